@@ -93,7 +93,7 @@ void add_listen_options(CLI::App& command, ServerConfig& server, std::string& ap
       ->allow_extra_args(false);
   command
       .add_option("--api-key-file", api_key_file,
-                  "A file of keys, one per line; KEY GROUP: keys of a group share their cache")
+                  "A file of keys, one per line; KEY GROUP: keys of a group share their cache; # begins a line of comment")
       ->check(not_empty());
   command.add_flag("--open", server.allow_open_network,
                    "Take a --host that others can reach although there is no API key");
@@ -111,13 +111,8 @@ void print_start(const Runtime& runtime) {
                config.name.empty() ? runtime.file().path.c_str() : config.name.c_str(),
                config.num_layers(), config.hidden_size, config.num_heads, config.num_kv_heads,
                config.vocab_size);
-  if (runtime.workers() != nullptr) {
-    std::string shares;
-    for (const std::uint32_t share : runtime.workers()->split().shares())
-      shares += fmt::format("{}{}", shares.empty() ? "" : " : ", share);
-    std::fprintf(stderr, "Workers: %zu, which with this machine have %s of the products\n",
-                 runtime.workers()->addresses().size(), shares.c_str());
-  }
+  if (runtime.workers() != nullptr)
+    std::fprintf(stderr, "Workers: %s\n", describe_shares(*runtime.workers()).c_str());
   const std::string draft = plan.draft_bytes() > 0 ? " + draft model " + format_bytes(plan.draft_bytes()) : "";
   std::fprintf(stderr, "Memory: %s = weights %s + KV %s + scratch %s + process %s%s\n",
                format_bytes(plan.total_bytes()).c_str(),

@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "cli/doctor.h"
+#include "cli/server_memory.h"
 #include "server/server_config.h"
 
 namespace larder {
@@ -16,6 +17,7 @@ namespace {
 struct DoctorOptions {
   RuntimeOptions runtime;
   ServerConfig server;
+  ServerMemoryOptions memory;
   std::string api_key_file;
   bool json = false;
 };
@@ -53,10 +55,39 @@ void print_json(const Findings& findings, bool is_well) {
   std::puts(json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
 }
 
+// Where requests may go, and where routers listen, as far as options say it: nobody is called.
+void check_server_options(const ServerMemoryOptions& options, Findings& findings) {
+  const auto passes = [&](const char* what, const std::string& name, auto&& check) {
+    if (name.empty()) return;
+    try {
+      check();
+      findings.ok(what, name);
+    } catch (const Error& error) {
+      findings.fail(what, error, "what it says; see `larder serve --help`");
+    }
+  };
+  passes("upstream", options.upstream.url, [&] { (void)upstream_of(options.upstream); });
+  passes("events", options.kv_events.endpoint, [&] { check_kv_event_options(options); });
+}
+
+// What else a server would hold counts also where its upstream is none.
+RuntimeOptions with_server_memory(const DoctorOptions& options) {
+  RuntimeOptions runtime = options.runtime;
+  ServerMemoryOptions memory = options.memory;
+  try {
+    keep_server_memory(memory, runtime);
+  } catch (const Error&) {
+    memory.upstream = {};
+    keep_server_memory(memory, runtime);
+  }
+  return runtime;
+}
+
 void examine(const DoctorOptions& options) {
   Findings findings;
   check_machine(options.runtime, findings);
-  const std::optional<std::int64_t> block_size_bytes = check_model(options.runtime, findings);
+  const std::optional<std::int64_t> block_size_bytes = check_model(with_server_memory(options), findings);
+  check_server_options(options.memory, findings);
   check_port(options.server, options.api_key_file, findings);
   check_disk_tier(options.runtime, block_size_bytes, findings);
   check_remote_tier(options.runtime, findings);
@@ -74,12 +105,11 @@ void examine(const DoctorOptions& options) {
 
 void add_doctor_command(CLI::App& app) {
   auto options = std::make_shared<DoctorOptions>();
-  options->runtime.bookkeeping_bytes = bookkeeping_bytes(ServerLimits{});
-  options->runtime.next_turn_bytes = next_turn_bytes(ServerLimits{});
   CLI::App* command = app.add_subcommand(
       "doctor", "Looks for what would keep a server from starting, or slow it down");
   add_runtime_options(*command, options->runtime);
   add_listen_options(*command, options->server, options->api_key_file);
+  add_server_memory_options(*command, options->memory);
   command->add_flag("--json", options->json, "For programs");
   // Other examinations are subcommands of this one, each with a callback of its own.
   add_doctor_cache_command(*command);

@@ -119,11 +119,24 @@ std::string fix_of(std::string_view what, const std::exception& error) {
                     : "what it says, or a smaller model; see `larder plan`";
 }
 
+void fail_workers(const Error& error, Findings& findings) {
+  findings.fail(kWorkers, error, "start it, or correct --workers");
+}
+
 // False = the server would refuse them whatever the model.
 bool check_known_options(const RuntimeOptions& options, Findings& findings) {
+  RuntimeOptions others = options;
+  bool are_right = true;
   try {
-    check_options(options);
-    return true;
+    check_worker_options(options.workers);
+  } catch (const Error& error) {
+    fail_workers(error, findings);
+    others.workers = {};
+    are_right = false;
+  }
+  try {
+    check_options(others);
+    return are_right;
   } catch (const Error& error) {
     findings.fail("fit", error.what(), fix_of("fit", error));
     return false;
@@ -146,7 +159,16 @@ bool find_device(const RuntimeOptions& options, std::unique_ptr<Device>& device,
 std::int64_t check_fit(const RuntimeOptions& options, std::unique_ptr<Device>& device,
                        Findings& findings) {
   ThreadPool pool(num_threads_of(options));
-  const PlannedModel planned = plan_on(options, pool, device);
+  PlannedModel planned;
+  try {
+    plan_on_into(planned, options, pool, device);
+  } catch (const Error& error) {
+    if (planned.workers != nullptr) findings.ok(kWorkers, describe_shares(*planned.workers));
+    if (error.param() != kWorkers) throw;
+    fail_workers(error, findings);  // what fits is not known without them
+    return planned.layout->block_size_bytes();
+  }
+  if (planned.workers != nullptr) findings.ok(kWorkers, describe_shares(*planned.workers));
   findings.ok("fit", fmt::format("{} of {} available; {:.1f} requests of {} tokens at once",
                                  format_bytes(planned.plan.total_bytes()),
                                  format_bytes(plannable_bytes(device.get())), planned.plan.max_concurrency,

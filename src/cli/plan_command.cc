@@ -10,18 +10,19 @@
 #include "cli/plan_report.h"
 #include "cli/pull.h"
 #include "cli/runtime.h"
+#include "cli/server_memory.h"
 #include "engine/request.h"
 #include "engine/request_check.h"
 #include "kv/kv_type_names.h"
 #include "plan/calibrate.h"
 #include "plan/published_models.h"
-#include "server/server_config.h"
 
 namespace larder {
 namespace {
 
 struct PlanCommandOptions {
   RuntimeOptions runtime;
+  ServerMemoryOptions server;
   Workload workload;
   bool has_prompt_len = false;  // else the workload's may be cut to what fits
   bool has_output_len = false;
@@ -246,12 +247,11 @@ void list() {
 
 void add_plan_command(CLI::App& app) {
   auto options = std::make_shared<PlanCommandOptions>();
-  options->runtime.bookkeeping_bytes = bookkeeping_bytes(ServerLimits{});
-  options->runtime.next_turn_bytes = next_turn_bytes(ServerLimits{});
   CLI::App* command = app.add_subcommand(
       "plan",
       "What a model takes and brings: memory, context, concurrency, speed, and what to change");
   add_runtime_options(*command, options->runtime);
+  add_server_memory_options(*command, options->server);
   command->add_option("--machine", options->machine,
                       "this one, measured, with --device cuda:0 its GPU (default); or H100, H200, A100, L4, "
                       "\"RTX 4090\"");
@@ -279,6 +279,7 @@ void add_plan_command(CLI::App& app) {
     options->has_output_len = command->count("--output") > 0;
     if (options->list) return options->json ? list_json() : list();
     check_plan_options(*options);
+    keep_server_memory(options->server, options->runtime);
     plan(*options);
   });
 }

@@ -19,13 +19,12 @@
 #include "base/printable.h"
 #include "cli/commands.h"
 #include "cli/runtime.h"
+#include "cli/server_memory.h"
 #include "cli/upstream_options.h"
-#include "kv/tier_events.h"
 #include "server/auth.h"
 #include "server/endpoint.h"
 #include "server/http_server.h"
 #include "server/kv_event_publisher.h"
-#include "server/upstream.h"
 #include "server/utf8.h"
 
 namespace larder {
@@ -39,10 +38,7 @@ struct ServeOptions {
   std::vector<std::string> normalise;
   std::string history;
   std::string reasoning_format = "auto";
-  std::string anticipate = "auto";
-  UpstreamOptions upstream;
-  KvEventPublisherConfig kv_events;  // endpoint "" = nobody is told
-  std::string kv_events_format = "map";
+  ServerMemoryOptions memory;
   double drain_seconds = 30;
   double log_seconds = 5;
 };
@@ -139,21 +135,15 @@ class KvEventsTo {
   Engine& engine_;
 };
 
-// What waits to be told, at most.
-std::int64_t most_event_bytes(const ServeOptions& options) {
-  const int num_tiers = (options.runtime.kv_host.empty() ? 0 : 1) + (options.runtime.kv_disk.empty() ? 0 : 1);
-  return KvEventPublisher::most_bytes(options.kv_events) + num_tiers * TierEvents::kMostBytes;
-}
-
-// nullptr: nobody is to be told.
-std::unique_ptr<KvEventPublisher> publisher_of(const ServeOptions& options, const std::string& model_name) {
-  KvEventPublisherConfig config = options.kv_events;
+// port: that is bound. nullptr: nobody is to be told.
+std::unique_ptr<KvEventPublisher> publisher_of(const ServeOptions& options, const std::string& model_name, int port) {
+  KvEventPublisherConfig config = options.memory.kv_events;
   if (config.endpoint.empty()) return nullptr;
-  config.format = options.kv_events_format == "map" ? KvEventFormat::kMap : KvEventFormat::kArray;
+  config.format = options.memory.kv_events_format == "map" ? KvEventFormat::kMap : KvEventFormat::kArray;
   if (config.topic.empty()) {
     std::array<char, 256> host{};
     ::gethostname(host.data(), host.size() - 1);
-    config.topic = fmt::format("kv@{}:{}@{}", host.data(), options.server.port, model_name);
+    config.topic = fmt::format("kv@{}:{}@{}", host.data(), port, model_name);
   }
   return std::make_unique<KvEventPublisher>(std::move(config));
 }
@@ -171,9 +161,10 @@ void serve(const ServeOptions& options) {
                   fmt::format("--normalise {}: must be {}", name, kNormalisations));
   }
   config.parts_thoughts = options.reasoning_format != "none";
-  config.anticipates = options.anticipate != "off";
+  config.limits = options.memory.limits;
+  config.anticipates = options.memory.anticipates();
   if (!options.history.empty()) config.history = parse_history_options(options.history);
-  config.upstream = upstream_of(options.upstream);
+  config.upstream = upstream_of(options.memory.upstream);
   config.drain_timeout =
       std::chrono::milliseconds(static_cast<std::int64_t>(options.drain_seconds * 1e3));
   config.log_interval =
@@ -181,16 +172,10 @@ void serve(const ServeOptions& options) {
 
   // What is wrong with them is told before a model is loaded.
   BoundEndpoint place(config);  // until the model is there, who connects is refused
-  if (!options.kv_events.endpoint.empty()) KvEventPublisher::check(options.kv_events);
+  check_kv_event_options(options.memory);
 
   RuntimeOptions runtime_options = options.runtime;
-  runtime_options.bookkeeping_bytes = bookkeeping_bytes(config.limits);
-  runtime_options.max_connections = config.limits.max_connections;
-  if (config.anticipates) runtime_options.next_turn_bytes = next_turn_bytes(config.limits);
-  if (config.upstream) runtime_options.bookkeeping_bytes += Upstream::most_bytes(*config.upstream);
-  runtime_options.records_kv_events = !options.kv_events.endpoint.empty();
-  if (runtime_options.records_kv_events)
-    runtime_options.bookkeeping_bytes += most_event_bytes(options);
+  keep_server_memory(options.memory, runtime_options);
   Runtime runtime(runtime_options);
   print_start(runtime);
   const std::filesystem::path path = runtime.file().path;
@@ -207,7 +192,7 @@ void serve(const ServeOptions& options) {
                     .workers = runtime.workers(),
                     .metadata = describe(runtime.file())};
   if (config.upstream) announce_upstream(*config.upstream, model);
-  const std::unique_ptr<KvEventPublisher> publisher = publisher_of(options, model.name);
+  const std::unique_ptr<KvEventPublisher> publisher = publisher_of(options, model.name, place.port());
   model.kv_events = publisher.get();
   const KvEventsTo events_to(runtime.engine(), publisher.get());
   {
@@ -219,29 +204,6 @@ void serve(const ServeOptions& options) {
   }  // from here on a signal ends the process, whatever the tiers still write
   if (runtime.workers() != nullptr) runtime.workers()->stop();
   runtime.engine().stop(false);
-}
-
-void add_kv_event_options(CLI::App& command, ServeOptions& options) {
-  CLI::Option* const events = command.add_option(
-      "--kv-events", options.kv_events.endpoint,
-      "Tell routers which blocks are cached, as vLLM does: where they subscribe, such as tcp://*:5557 (ZeroMQ; without "
-      "keys or encryption)");
-  events->check(not_empty());
-  command
-      .add_option("--kv-events-replay", options.kv_events.replay_endpoint,
-                  "Where they ask again for what they have missed, such as tcp://*:5558")
-      ->check(not_empty())
-      ->needs(events);
-  command
-      .add_option("--kv-events-topic", options.kv_events.topic,
-                  "What the messages begin with (default kv@HOST:PORT@MODEL)")
-      ->check(not_empty())
-      ->needs(events);
-  command
-      .add_option("--kv-events-format", options.kv_events_format,
-                  "An event as a map (default), or as an array, as vLLM has it up to 0.23")
-      ->check(CLI::IsMember({"map", "array"}))
-      ->needs(events);
 }
 
 }  // namespace
@@ -267,26 +229,12 @@ void add_serve_command(CLI::App& app) {
                    "several times (default: none)")
       ->allow_extra_args(false)
       ->check(CLI::Validator([](std::string& text) { return why_no_origin(text); }, ""));
-  command
-      ->add_option("--max-connections", server.limits.max_connections,
-                   "Connections at once (default 16384)")
-      ->check(CLI::Range(1, 1 << 20));
-  command
-      ->add_option("--max-body-bytes", server.limits.max_body_bytes,
-                   "Bytes of one request, 1 KiB to 2 GiB (default 16 MiB)")
-      ->check(CLI::Range(std::int64_t{1} << 10, std::int64_t{2} << 30));  // signed, for "-1"
-  add_kv_event_options(*command, *options);
-  add_upstream_options(*command, options->upstream);
+  add_server_memory_options(*command, options->memory);
   command
       ->add_option("--reasoning-format", options->reasoning_format,
                    "auto: what a model thinks between <think> and </think> is told apart from its answer; none: it is "
                    "part of the text (default: auto)")
       ->check(CLI::IsMember({"auto", "none"}));
-  command
-      ->add_option("--anticipate", options->anticipate,
-                   "auto: where a chat template prints answers otherwise than they are generated, such as without thoughts, "
-                   "a chat's next turn is computed up to the next message while nobody waits; off: it is not (default: auto)")
-      ->check(CLI::IsMember({"auto", "off"}));
   command->add_option("--history", options->history,
                       "What becomes of long conversations: rolling_window, retrieval or summary, with "
                       "a number of tokens if you like: summary:4096 (default: none)")

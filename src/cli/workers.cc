@@ -87,26 +87,40 @@ StageLimits stage_limits(const TransformerLimits& limits) {
   return {std::max(limits.max_batch_tokens, kCalibrationBatchTokens), limits.max_logit_rows};
 }
 
-void share_with_workers(PlannedModel& planned, const RuntimeOptions& options, ThreadPool& pool, const Device* device) {
+static void connect_workers(PlannedModel& planned, const RuntimeOptions& options, ThreadPool& pool, const Device* device) {
   const WorkerOptions& workers = options.workers;
-  if (workers.addresses.empty()) return;
   if (device != nullptr)
     throw_invalid("--workers: products are shared out on CPUs alone; leave it out, or take --device cpu");
-  const ModelFiles& files = *planned.file.files;
   WorkerLinksConfig config;
   for (const std::string& address : workers.addresses) config.workers.push_back(parse_worker_address(address));
   config.key = read_worker_key(workers.key_file);
   config.hello = {.kernels = select_kernels().name,
                   .activations = options.activations,
-                  .model = content_hash(files),
+                  .model = content_hash(*planned.file.files),
                   .proof = ""};
   config.patience_ns = static_cast<std::int64_t>(workers.patience_seconds * 1e9);
   if (!workers.shares.empty()) config.shares = parse_shares(workers.shares);
   if (workers.shares.empty()) config.own_bytes_per_second = measure_read_rate(pool);
   planned.workers = std::make_unique<WorkerLinks>(config);
+}
+
+void share_with_workers(PlannedModel& planned, const RuntimeOptions& options, ThreadPool& pool, const Device* device) {
+  if (options.workers.addresses.empty()) return;
+  try {
+    connect_workers(planned, options, pool, device);
+  } catch (const Error& error) {
+    throw Error(error.kind(), error.message(), kWorkers);
+  }
   planned.limits.split = planned.workers->split();
-  planned.file.weights_bytes =
-      static_cast<std::int64_t>(weights_size_bytes(planned.file.config, files.gguf(), {planned.limits.split, 0}));
+  planned.file.weights_bytes = static_cast<std::int64_t>(
+      weights_size_bytes(planned.file.config, planned.file.files->gguf(), {planned.limits.split, 0}));
+}
+
+std::string describe_shares(const WorkerLinks& workers) {
+  std::string shares;
+  for (const std::uint32_t share : workers.split().shares())
+    shares += fmt::format("{}{}", shares.empty() ? "" : " : ", share);
+  return fmt::format("{}, which with this machine have {} of the products", workers.addresses().size(), shares);
 }
 
 }  // namespace larder

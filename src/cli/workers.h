@@ -17,6 +17,8 @@ class Device;
 struct PlannedModel;
 struct RuntimeOptions;
 
+inline constexpr const char* kWorkers = "workers";
+
 struct WorkerOptions {
   std::vector<std::string> addresses;  // HOST:PORT; empty = none
   std::string shares;                  // "2,1,1"; "" = by speed
@@ -29,8 +31,10 @@ void add_worker_options(CLI::App& command, WorkerOptions& options);
 void check_worker_options(const WorkerOptions& options);
 
 // Connects to them, if there are any, and shares the planned file's products out: its weights are the server's share then.
-// Throws Error{kUnavailable} naming the worker, Error{kInvalidArgument} where there is a device.
+// Throws Error{kUnavailable} naming the worker, Error{kInvalidArgument} where there is a device; kWorkers is its param.
 void share_with_workers(PlannedModel& planned, const RuntimeOptions& options, ThreadPool& pool, const Device* device);
+// How many, and the parts of all machines.
+std::string describe_shares(const WorkerLinks& workers);
 // What workers are asked to hold room for.
 StageLimits stage_limits(const TransformerLimits& limits);
 

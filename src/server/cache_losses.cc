@@ -1,25 +1,12 @@
 #include "server/cache_losses.h"
 
 #include <algorithm>
+#include <compare>
 
 #include "base/error.h"
 
 namespace larder {
 namespace {
-
-const char* advice_for(const std::string& reason) {
-  if (reason == "evicted")
-    return "Give the cache more room (--kv-size, a smaller --kv-type, --kv-disk), or pin what "
-           "comes back.";
-  if (reason == "expired") return "Ask for a longer ttl, or come back sooner.";
-  if (reason == "other_salt") return "Send one cache_salt for what may be shared.";
-  if (reason == "other_model") return "Keep one model and KV type per tier, or accept a cold start.";
-  if (reason == "window_slid")
-    return "Give the cache more room: sliding layers keep only what the last tokens see.";
-  if (reason == "tier_failed") return "Look at the tier: larder doctor, and its counters in /metrics.";
-  if (reason == "bypassed") return "Ask for logprobs of the prompt only where they are used.";
-  return "";
-}
 
 bool is_new(const std::string& reason) { return reason == "never_seen" || reason == "too_short"; }
 
@@ -35,13 +22,18 @@ std::int64_t count_of(const Json& object, const char* name) {
   return found->get<std::int64_t>();
 }
 
-// By reason.
-std::map<std::string, std::int64_t> sum_misses(const Json& report) {
-  std::map<std::string, std::int64_t> sums;
+struct Cause {
+  std::string reason;
+  std::string advice;
+  auto operator<=>(const Cause&) const = default;
+};
+
+std::map<Cause, std::int64_t> sum_misses(const Json& report) {
+  std::map<Cause, std::int64_t> sums;
   const auto misses = report.find("misses");
   if (misses == report.end() || misses->is_null()) return sums;
   if (!misses->is_array()) throw_invalid("this is no cache report: \"misses\" is no array");
-  for (const Json& miss : *misses) sums[text_of(miss, "reason")] += count_of(miss, "tokens");
+  for (const Json& miss : *misses) sums[{text_of(miss, "reason"), text_of(miss, "advice")}] += count_of(miss, "tokens");
   return sums;
 }
 
@@ -53,13 +45,14 @@ void CacheLosses::add(const Json& report) {
   // Read whole before any of it counts.
   const std::int64_t num_prompt = count_of(report, "prompt_tokens");
   const std::int64_t num_cached = count_of(report, "cached_tokens");
-  const std::map<std::string, std::int64_t> sums = sum_misses(report);
+  const std::map<Cause, std::int64_t> sums = sum_misses(report);
   ++num_requests_;
   num_prompt_tokens_ += num_prompt;
   num_cached_tokens_ += num_cached;
   const auto divergence = report.find("divergence");
   const bool has_diverged = divergence != report.end() && divergence->is_object();
-  for (const auto& [reason, num_tokens] : sums) {
+  for (const auto& [cause, num_tokens] : sums) {
+    const std::string& reason = cause.reason;
     if (is_new(reason)) {
       num_new_tokens_ += num_tokens;
       continue;
@@ -67,11 +60,12 @@ void CacheLosses::add(const Json& report) {
     const bool is_divergence = reason == "diverged" && has_diverged;
     const std::string why = is_divergence ? text_of(*divergence, "class") : reason;
     const std::string segment = is_divergence ? text_of(*divergence, "segment") : "";
-    CacheLoss& loss = losses_[why + '\n' + segment];
+    const std::string advice = is_divergence ? text_of(*divergence, "advice") : cause.advice;
+    CacheLoss& loss = losses_[why + '\n' + segment + '\n' + advice];
     if (loss.num_requests == 0) {
       loss.why = why;
       loss.segment = segment;
-      loss.advice = is_divergence ? text_of(*divergence, "advice") : advice_for(reason);
+      loss.advice = advice;
       if (is_divergence) {
         loss.old_text = text_of(*divergence, "old_text");
         loss.new_text = text_of(*divergence, "new_text");

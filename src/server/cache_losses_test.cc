@@ -14,7 +14,7 @@ Json report(const char* misses, const char* divergence = "null") {
 
 TEST(CacheLosses, PutsTheGreatestFirst) {
   CacheLosses losses;
-  losses.add(report(R"([{"reason":"evicted","tokens":59},{"reason":"too_short","tokens":1}])"));
+  losses.add(report(R"([{"reason":"evicted","tokens":59,"advice":"Make room."},{"reason":"too_short","tokens":1}])"));
   const char* timestamp =
       R"({"class":"timestamp","segment":"system","old_text":"10:01","new_text":"10:02","advice":"Move it."})";
   for (int i = 0; i < 3; ++i) {
@@ -33,7 +33,20 @@ TEST(CacheLosses, PutsTheGreatestFirst) {
   EXPECT_EQ(sorted[0].num_requests, 3);
   EXPECT_EQ(sorted[0].advice, "Move it.");
   EXPECT_EQ(sorted[1].why, "evicted");
-  EXPECT_FALSE(sorted[1].advice.empty());
+  EXPECT_EQ(sorted[1].advice, "Make room.");
+}
+
+TEST(CacheLosses, KeepsApartWhatIsHelpedInOtherWays) {
+  CacheLosses losses;
+  losses.add(report(R"([{"reason":"bypassed","tokens":20,"advice":"Ask less."},{"reason":"bypassed","tokens":1,"advice":"Ask less."}])"));
+  losses.add(report(R"([{"reason":"bypassed","tokens":30,"advice":"Look further."}])"));
+  losses.add(report(R"([{"reason":"bypassed","tokens":5,"advice":"Ask less."}])"));
+  const std::vector<CacheLoss> sorted = losses.sorted();
+  ASSERT_EQ(sorted.size(), 2u);
+  EXPECT_EQ(sorted[0].advice, "Look further.");
+  EXPECT_EQ(sorted[1].advice, "Ask less.");
+  EXPECT_EQ(sorted[1].num_tokens, 26);
+  EXPECT_EQ(sorted[1].num_requests, 2);
 }
 
 TEST(CacheLosses, RefusesWhatIsNoReport) {

@@ -11,10 +11,38 @@ namespace {
 
 double rounded(double value) { return static_cast<double>(static_cast<std::int64_t>(value * 1e3)) / 1e3; }
 
+// What a client or an operator can do about it: one sentence; "" where nothing can be done, or where it is the divergence's.
+const char* advice_for(const MissedTokens& miss) {
+  switch (miss.reason) {
+    case MissReason::kEvicted:
+      return "Give the cache more room (--kv-size, a smaller --kv-type, --kv-disk), or pin what comes back.";
+    case MissReason::kExpired:
+      return "Ask for a longer ttl, or come back sooner.";
+    case MissReason::kOtherSalt:
+      return "Send one cache_salt for what may be shared.";
+    case MissReason::kOtherModel:
+      return "Keep one model, KV type and --activations per tier, or accept a cold start.";
+    case MissReason::kWindowSlid:
+      return "Give the cache more room: sliding layers keep only what the last tokens see.";
+    case MissReason::kTierFailed:
+      return "Look at the tier: larder doctor, and its counters in /metrics.";
+    case MissReason::kBypassed:
+      // Logprobs are of the prompt from its beginning, a window shares what it has in sight there.
+      return miss.begin == 0 ? "Ask for logprobs of the prompt only where they are used."
+                             : "Take a larger attention window, or none where the context holds the prompt: beyond it nothing is shared.";
+    case MissReason::kNeverSeen:
+    case MissReason::kDiverged:
+    case MissReason::kTooShort:
+      break;
+  }
+  return "";
+}
+
 Json miss_json(const MissedTokens& miss, std::int64_t now_ns) {
   Json json = {{"reason", miss_reason_name(miss.reason)},
                {"begin", miss.begin},
                {"tokens", miss.end - miss.begin}};
+  if (const char* advice = advice_for(miss); *advice != '\0') json["advice"] = advice;
   if (miss.evicted_ns == 0) return json;
   json["evicted_seconds_ago"] = rounded(static_cast<double>(now_ns - miss.evicted_ns) * 1e-9);
   if (miss.was_cleared) {

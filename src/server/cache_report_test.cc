@@ -192,6 +192,25 @@ TEST(CacheReport, TellsOfWhatWasCleared) {
   EXPECT_EQ(report["cached_tokens"], 0);
   EXPECT_GT(reasons(report)["evicted"], 60);
   EXPECT_EQ(report["misses"][0]["cleared"], true);
+  EXPECT_NE(report["misses"][0]["advice"].get<std::string>().find("--kv-size"), std::string::npos);
+}
+
+TEST(CacheReport, AdvisesByWhatTheRequestWantedComputed) {
+  TestServer server;
+  const std::string prompt = Json(std::string(120, 'a') + " and so on").dump();
+  const auto advice_with = [&](const std::string& more) {
+    const std::string body = fmt::format(R"({{"prompt":{},"max_tokens":1{}{}}})", prompt, more, kReport);
+    const Json reply = server.post("/v1/completions", body).json();
+    const Json& report = reply["larder"]["cache"];
+    EXPECT_GT(reasons(report)["bypassed"], 0) << reply.dump();
+    for (const Json& miss : report["misses"]) {
+      if (miss["reason"] == "bypassed") return miss["advice"].get<std::string>();
+      EXPECT_FALSE(miss.contains("advice")) << miss.dump();
+    }
+    return std::string();
+  };
+  EXPECT_NE(advice_with(R"(,"echo":true,"logprobs":1)").find("logprobs"), std::string::npos);
+  EXPECT_NE(advice_with(R"(,"attention_window":32)").find("window"), std::string::npos);
 }
 
 TEST(CacheReport, WhatTheCacheGaveUpIsNoHit) {

@@ -48,7 +48,9 @@ BoundEndpoint::BoundEndpoint(const ServerConfig& config)
   const int on = 1;  // connections of a server before this one may be ending
   const bool is_bound = socket_ >= 0 && ::setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
                         ::bind(socket_, endpoint_.data(), static_cast<socklen_t>(endpoint_.size())) == 0;
-  if (is_bound) return;
+  socklen_t size = static_cast<socklen_t>(endpoint_.capacity());
+  // Port 0 is any that is free.
+  if (is_bound && ::getsockname(socket_, endpoint_.data(), &size) == 0) return;
   const boost::system::error_code reason(errno, boost::system::system_category());
   if (socket_ >= 0) ::close(socket_);
   fail_to_listen(config, reason);

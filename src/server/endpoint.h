@@ -19,6 +19,7 @@ class BoundEndpoint {
   ~BoundEndpoint();
 
   asio::ip::tcp protocol() const { return endpoint_.protocol(); }
+  int port() const { return endpoint_.port(); }
   int socket() const { return socket_; }
   // Of the socket: whoever listens closes it.
   void release() { socket_ = -1; }

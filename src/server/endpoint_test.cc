@@ -18,13 +18,6 @@
 namespace larder {
 namespace {
 
-int port_of(const BoundEndpoint& place) {
-  sockaddr_in address{};
-  socklen_t size = sizeof address;
-  EXPECT_EQ(::getsockname(place.socket(), reinterpret_cast<sockaddr*>(&address), &size), 0);
-  return ntohs(address.sin_port);
-}
-
 // 0 = let in.
 int error_of_connecting(int port) {
   sockaddr_in address{};
@@ -42,7 +35,7 @@ TEST(BoundEndpoint, NobodyIsLetInBeforeTheServerIsThere) {
   ServerConfig config;
   config.port = 0;
   BoundEndpoint place(config);
-  const int port = port_of(place);
+  const int port = place.port();
   EXPECT_EQ(error_of_connecting(port), ECONNREFUSED);
   const HttpServer server(config, running.model(), std::move(place));
   EXPECT_EQ(server.port(), port);

@@ -231,8 +231,8 @@ Task<bool> HttpConnection::read_body(Incoming& incoming) {
       incoming.drop_body();
       context_.metrics.count_rejection("body_memory");
       ApiError busy{.status = 503, .code = "body_memory"};
-      busy.message = fmt::format("the requests being read have {} bytes already; try again",
-                                 limits_.max_total_body_bytes);
+      busy.message = fmt::format("the requests being read have {} bytes, {} at most; try again",
+                                 context_.body_budget.used(), limits_.max_total_body_bytes);
       co_return co_await refuse(std::move(busy), incoming.request);
     }
     body.append(piece.get(), num_bytes);
@@ -287,8 +287,8 @@ ApiError HttpConnection::describe_unreadable(error_code error) const {
   }
   if (error == asio::error::no_memory) {
     return reply(503, "header_memory",
-                 fmt::format("large headers being read have {} bytes already; try again, or send less than {}",
-                             limits_.max_total_header_bytes, kFreeBytes));
+                 fmt::format("large headers being read have {} bytes, {} at most; try again, or send less than {}",
+                             context_.header_budget.used(), limits_.max_total_header_bytes, kFreeBytes));
   }
   const bool malformed = error.category() == make_error_code(http::error::bad_method).category() &&
                          error != http::error::end_of_stream &&

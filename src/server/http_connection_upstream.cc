@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -123,8 +124,10 @@ Task<bool> HttpConnection::answer_from_upstream(Incoming& incoming, const Upstre
   const auto begin = std::chrono::steady_clock::now();
   const OpenExchange open(*this, std::make_shared<UpstreamExchange>(socket_.get_executor(), upstream));
   UpstreamExchange& exchange = *open.exchange;
-  std::optional<ApiError> failure = co_await exchange.send(call, body);
-  incoming.drop_body();
+  // The upstream may think for minutes, and others' requests want the room.
+  const std::function<void()> let_go = [&incoming] { incoming.drop_body(); };
+  std::optional<ApiError> failure = co_await exchange.send(call, body, let_go);
+  let_go();
   if (!failure) upstream.metrics().observe_first_byte(seconds_since(begin));
   if (!failure && exchange.head().is_stream) co_return co_await stream_from_upstream(incoming, exchange);
   BudgetShare share(context_.reply_budget);

@@ -20,7 +20,7 @@ namespace {
 constexpr std::size_t kMaxTemplateKwargs = 256;  // a template looks through all for each name
 constexpr std::size_t kMaxTemplateKwargsBytes = std::size_t{1} << 20;
 
-// What vLLM and llama.cpp have besides; a value that changes nothing is none.
+// What vLLM and llama.cpp have besides, and OpenAI had; a value that changes nothing is none.
 void refuse_other_servers_fields(const Fields& fields) {
   constexpr const char* kInsteadOfBudget = "send max_tokens, or chat_template_kwargs.enable_thinking, if the template takes it";
   static const struct {
@@ -43,6 +43,8 @@ void refuse_other_servers_fields(const Fields& fields) {
                  {"reasoning_budget", -1, kInsteadOfBudget},
                  {"reasoning_budget_tokens", -1, kInsteadOfBudget},
                  {"lora", Json::array(), "leave it out"},
+                 {"functions", Json::array(), "send tools and tool_choice"},
+                 {"function_call", "none", "send tools and tool_choice"},
                  {"chat_template", Json(), "give the server --chat-template"},
                  {"documents", Json::array(), "send chat_template_kwargs.documents, if the template takes them"}};
   for (const auto& [name, neutral, instead] : kFields) {
@@ -55,15 +57,12 @@ void refuse_other_servers_fields(const Fields& fields) {
 
 // Accepting these and then not obeying them would answer another question than the one asked.
 void refuse_missing_features(const Fields& fields) {
-  for (const char* name : {"functions", "function_call"}) {
-    if (fields.has(name)) fields.fail(name, "is not supported; send tools and tool_choice");
-  }
   for (const char* name : {"web_search_options", "audio", "moderation"}) {
     if (fields.has(name)) fields.fail(name, "is not supported; leave it out");
   }
   refuse_other_servers_fields(fields);
   const Json* modalities = fields.find("modalities");
-  if (modalities != nullptr && *modalities != Json::array({"text"})) {
+  if (modalities != nullptr && *modalities != Json::array({"text"}) && *modalities != Json::array()) {
     fields.fail("modalities", "only [\"text\"] is supported");
   }
   if (fields.boolean("use_beam_search", false)) {

@@ -112,7 +112,8 @@ TEST(OpenAiRequest, FieldsOfOtherServersMayChangeNothing) {
   (void)chat(R"("allowed_token_ids":[],"bad_words":null,"repeat_penalty":1.0,"n_predict":-1,"prompt_logprobs":null,
     "length_penalty":1,"typical_p":1,"mirostat":0,"dry_multiplier":0,"xtc_probability":0,"dynatemp_range":0,
     "top_n_sigma":-1,"thinking_token_budget":null,"thinking_budget_tokens":-1,"reasoning_budget":-1,
-    "reasoning_budget_tokens":-1,"lora":[],"reasoning_format":"auto","include_reasoning":true,"chat_template":null,"documents":[],"echo":false)");
+    "reasoning_budget_tokens":-1,"lora":[],"reasoning_format":"auto","include_reasoning":true,"chat_template":null,"documents":[],"echo":false,
+    "functions":[],"function_call":"none","modalities":[])");
   (void)chat(R"("top_n_sigma":0)");
 }
 
@@ -230,13 +231,15 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
       {R"("tool_choice":{"type":"custom"})", "tool_choice.type"},
       {R"("tool_choice":{"type":"function","function":{"name":"g"}},"tools":[{"function":{"name":"f"}}])",
        "tool_choice"},
-      {R"("functions":[])", "functions"},
+      {R"("functions":[{"name":"f"}])", "functions"},
+      {R"("functions":{})", "functions"},
       {R"("function_call":"auto")", "function_call"},
       {R"("web_search_options":{})", "web_search_options"},
       {R"("audio":{"voice":"alloy"})", "audio"},
       {R"("moderation":{})", "moderation"},
       {R"("modalities":["text","audio"])", "modalities"},
       {R"("modalities":"text")", "modalities"},
+      {R"("modalities":["audio"])", "modalities"},
       {R"("tool_choice":"required")", "tool_choice"},
       {R"("tool_choice":{"type":"function"})", "tool_choice.name"},
       {R"("tools":{})", "tools"},
@@ -570,6 +573,7 @@ TEST(OpenAiRequest, CompletionsSpecials) {
   EXPECT_EQ(completion(R"("prompt":"a","max_tokens":0,"echo":true)").options.sampling.max_tokens,
             0);
   EXPECT_EQ(param_of([] { completion(R"("prompt":"a","suffix":"b")"); }), "suffix");
+  EXPECT_EQ(param_of([] { completion(R"("prompt":"a","chat_template":"b")"); }), "chat_template");
   EXPECT_EQ(param_of([] { completion(R"("prompt":"a","best_of":2,"n":3)"); }), "best_of");
   EXPECT_EQ(param_of([] { completion(R"("prompt":"a","best_of":2,"stream":true)"); }), "best_of");
   EXPECT_EQ(completion(R"("prompt":"a","best_of":3)").options.sampling.num_logprobs, -1);

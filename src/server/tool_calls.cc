@@ -83,8 +83,11 @@ std::vector<AnswerPiece> ToolCallScanner::finish() {
     give_up_call(state_ == State::kInTaggedCall ? rest().size() : 0, pieces);
     scan(pieces);
   }
-  if (state_ == State::kBehindCall) tell_call(pieces);
-  emit(rest(), pieces);
+  const bool is_behind_call = state_ == State::kBehindCall;
+  if (is_behind_call) tell_call(pieces);
+  // Of a closing tag that the answer's end has cut nobody is told, as of a whole one.
+  const bool is_cut_tag = is_behind_call && is_beginning_of(rest().substr(pass_spaces()), kEnd);
+  if (!is_cut_tag) emit(rest(), pieces);
   held_.clear();
   num_passed_ = 0;
   return pieces;

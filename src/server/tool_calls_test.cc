@@ -65,7 +65,12 @@ TEST(ToolCalls, FoundHoweverTheTextComes) {
       {"<tool_call>{\"name\":\"f\"}\n<tool_call>{\"name\":\"g\"}</tool_call>", "[f{}][g{}]"},
       {"<tool_call>{\"name\":\"f\"} so", "[f{}]so"},
       {"<tool_call>{\"name\":\"f\"} {\"no\":1} so", "[f{}]{\"no\":1} so"},
-      {"<tool_call>{\"name\":\"f\"} </tool", "[f{}]</tool"},
+      // Nor is one missed that the answer's end has cut.
+      {"<tool_call>{\"name\":\"f\"} </tool", "[f{}]"},
+      {"<tool_call>{\"name\":\"f\"}\n<", "[f{}]"},
+      {"<tool_call>{\"name\":\"f\"}\n<tool", "[f{}]<tool"},
+      {"<tool_call>{\"name\":\"f\"}\n</tool_cull", "[f{}]</tool_cull"},
+      {"<tool_call>{\"name\":\"f\"}</tool_call>\n</tool", "[f{}]</tool"},
       // What is thought is not called.
       {"<think>maybe <tool_call>{\"name\":\"f\"}</tool_call></think>\n<tool_call>{\"name\":\"g\"}</tool_call>",
        "<think>maybe <tool_call>{\"name\":\"f\"}</tool_call></think>[g{}]"},

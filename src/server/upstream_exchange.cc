@@ -24,6 +24,7 @@ using std::chrono::nanoseconds;
 using std::chrono::steady_clock;
 
 constexpr std::size_t kWriteBytes = std::size_t{64} << 10;  // what write_timeout is for
+constexpr std::size_t kRepeatedBytes = std::size_t{64} << 10;  // of a body that is held until the reply begins
 constexpr std::size_t kReadBytes = std::size_t{16} << 10;
 constexpr std::uint32_t kMaxHeadBytes = std::uint32_t{64} << 10;
 constexpr std::size_t kMaxChunkHead = std::size_t{16} << 10;                   // with its extensions; all of a trailer
@@ -250,18 +251,23 @@ Task<UpstreamExchange::ErrorCode> UpstreamExchange::write_request(const Upstream
   co_return error;
 }
 
-Task<std::optional<ApiError>> UpstreamExchange::send(const UpstreamCall& call, std::string_view body) {
-  connection_ = upstream_.connections().take(steady_clock::now());
+Task<std::optional<ApiError>> UpstreamExchange::send(const UpstreamCall& call, std::string_view body,
+                                                     const std::function<void()>& let_go) {
+  if (body.size() <= kRepeatedBytes) connection_ = upstream_.connections().take(steady_clock::now());
   if (connection_) {
-    auto failed = co_await ask(call, body);
+    const std::function<void()> keep;
+    auto failed = co_await ask(call, body, keep);
     if (!failed || has_come_ || timed_out_ || is_closed_) co_return failed;
   }
   if (auto refusal = co_await open()) co_return refusal;
-  co_return co_await ask(call, body);
+  co_return co_await ask(call, body, let_go);
 }
 
-Task<std::optional<ApiError>> UpstreamExchange::ask(const UpstreamCall& call, std::string_view body) {
+// let_go: none where the body may be wanted once more.
+Task<std::optional<ApiError>> UpstreamExchange::ask(const UpstreamCall& call, std::string_view body,
+                                                    const std::function<void()>& let_go) {
   const ErrorCode write_error = co_await write_request(call, body);
+  if (let_go) let_go();
   is_sent_ = !write_error;
   if (timed_out_) co_return failure("it does not take the request");
   // One that will not have all of it may have said why.

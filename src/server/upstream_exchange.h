@@ -5,6 +5,7 @@
 #include <boost/beast/http/buffer_body.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,9 +36,10 @@ class UpstreamExchange : public std::enable_shared_from_this<UpstreamExchange> {
  public:
   UpstreamExchange(Strand strand, Upstream& upstream);
 
-  // Until the head of the reply is there; nullopt = it is. The body must stay as it is meanwhile. A connection that was
-  // kept and ends before a byte of a reply has most likely ended before the request: it is sent once more, over another.
-  Task<std::optional<ApiError>> send(const UpstreamCall& call, std::string_view body);
+  // Until the head of the reply is there; nullopt = it is. The body must stay as it is until let_go is called, or else the
+  // end. A connection that was kept and ends before a byte of a reply has most likely ended before the request: it is
+  // sent once more, over another. A large one goes over a new connection at once: nobody waits with it for the reply.
+  Task<std::optional<ApiError>> send(const UpstreamCall& call, std::string_view body, const std::function<void()>& let_go);
   const UpstreamHead& head() const { return head_; }
   // Appends what has come of the reply's body, waiting for a byte of it.
   Task<std::optional<ApiError>> read(std::string& out);
@@ -57,7 +59,7 @@ class UpstreamExchange : public std::enable_shared_from_this<UpstreamExchange> {
   Task<ErrorCode> resolve(Endpoints& found);
   Task<ErrorCode> connect(const Endpoints& endpoints);
   Task<std::optional<ApiError>> open();
-  Task<std::optional<ApiError>> ask(const UpstreamCall& call, std::string_view body);
+  Task<std::optional<ApiError>> ask(const UpstreamCall& call, std::string_view body, const std::function<void()>& let_go);
   Task<std::optional<ApiError>> secure();
   Task<ErrorCode> write(std::string_view bytes);
   Task<ErrorCode> write_request(const UpstreamCall& call, std::string_view body);

@@ -145,14 +145,14 @@ def test_the_doctor_writes_no_control_characters(tmp_path):
     bad = "\x1b[2J\x1b]0;x\x07\x7f\x9b31m\u202e\n\u2028é中"
     report = {"object": "cache.report", "prompt_tokens": 100, "cached_tokens": 0, "misses": [{"reason": "diverged", "tokens": 90}],
               "divergence": {key: key + bad for key in ("class", "segment", "advice", "old_text", "new_text")}}
-    other = {"object": "cache.report", "prompt_tokens": 10, "cached_tokens": 0, "misses": [{"reason": "odd" + bad, "tokens": 9}]}
+    other = {"object": "cache.report", "prompt_tokens": 10, "cached_tokens": 0, "misses": [{"reason": "odd" + bad, "advice": "todo" + bad, "tokens": 9}]}
     request = {"messages": [{"role": "role" + bad, "content": "a"}]}
     log = tmp_path / "log.jsonl"
     log.write_text("".join(json.dumps(line) + "\n" for line in (report, other, request)))
     run = larder("doctor", "cache", log, "-m", os.environ["LARDER_TEST_SMOLLM2"])
     for text in (run.stdout, run.stderr):
         assert not [c for c in text if (ord(c) < 0x20 and c != "\n") or 0x7f <= ord(c) < 0xa0 or c in "\u202e\u2028"]
-    for key in ("class", "segment", "advice", "old_text", "new_text", "odd"):
+    for key in ("class", "segment", "advice", "old_text", "new_text", "odd", "todo"):
         assert re.search(key + r" \[2J.*é中", run.stdout), key
     assert len(run.stdout.splitlines()) == 8
     assert "log.jsonl:3: left out: " in run.stderr

@@ -149,6 +149,12 @@ def test_routers_know_what_is_cached(model, layout):
         assert metrics['larder:kv_events_total{kind="dropped"}'] == 0
 
 
+def test_the_topic_has_the_port_that_is_bound(model):
+    with told("-c", "512", model=model) as (server, router):
+        assert router.poll_until(lambda: router.topics)
+        assert router.topics == {f"kv@{socket.gethostname()}:{server.port}@smollm2"} and server.port != 0
+
+
 def test_routers_hear_of_evictions(model):
     # Room for few of the prompts.
     with told("-c", "512", "--kv-size", "12MiB", model=model) as (server, router):

@@ -2,6 +2,7 @@
 import contextlib
 import json
 import os
+import pathlib
 import re
 import socket
 import subprocess
@@ -71,6 +72,54 @@ def test_clients_are_planned_by_their_limits():
     assert more - few > 1000 * (8 << 10)
     # And the tokens of their answers, by what the cache holds.
     assert bookkeeping("--max-sequences", 100, "--kv-size", "128MiB") > few
+
+
+OF_SERVER = [("--max-connections", 1000), ("--max-body-bytes", 1 << 28), ("--kv-events", "tcp://127.0.0.1:0"),
+             ("--upstream", "https://127.0.0.1:1/v1", "--upstream-models", "big", "--upstream-connections", 1000,
+              "--upstream-key-env", "LARDER_TEST_SET_WHERE_IT_IS_SERVED"),
+             ("--anticipate", "off")]
+TEMPLATE = pathlib.Path(__file__).parents[1] / "golden/chat_template/templates/qwen3.jinja"
+
+
+def test_what_a_server_is_told_of_its_memory_counts_in_a_plan():
+    def bookkeeping(*options):
+        return plan("-m", SMOLLM2, "--no-measure", "--kv-size", "64MiB", "--chat-template", TEMPLATE, *options)["server"]["bookkeeping_bytes"]
+
+    usual = bookkeeping()
+    fewer, larger, events, upstream, idle = [bookkeeping(*options) for options in OF_SERVER]
+    assert usual - fewer > 15000 * (4 << 10)
+    assert larger - usual == 4 * ((1 << 28) - (64 << 20))
+    assert events - usual >= 16 << 20
+    assert upstream - usual == 1000 * (160 << 10)
+    assert usual - idle >= 8 << 20
+
+
+def test_a_plan_and_a_server_and_the_doctor_take_the_same_line(monkeypatch):
+    """And say the same of it."""
+    monkeypatch.setenv("LARDER_TEST_SET_WHERE_IT_IS_SERVED", "a key")
+    options = ["--kv-size", "64MiB", "--chat-template", TEMPLATE, *(word for words in OF_SERVER for word in words)]
+    planned = re.search(r"at most +(.*) of bookkeeping", larder("plan", "-m", SMOLLM2, "--no-measure", *options).stdout)[1]
+    with serving(*options) as server:
+        assert f"Bookkeeping: up to {planned} more, as requests come\n" in server.lines
+    checks = doctor("--port", 0, *options)
+    assert checks["upstream"]["verdict"] == checks["events"]["verdict"] == checks["fit"]["verdict"] == "OK"
+
+
+def test_the_doctor_looks_at_what_a_server_would_hold():
+    held = plan("-m", SMOLLM2, "--no-measure", "--kv-size", "64MiB")["server"]
+    memory = f"{(held['total_bytes'] + held['bookkeeping_bytes'] >> 20) + 64}MiB"
+    assert doctor("--port", 0, "--memory", memory)["fit"]["verdict"] == "OK"
+    assert doctor("--port", 0, "--memory", memory, "--max-body-bytes", 1 << 28, code=1)["fit"]["verdict"] == "FAIL"
+
+
+def test_the_doctor_finds_an_upstream_and_events_that_are_none():
+    asked = ("--upstream", "http://127.0.0.1:1/v1", "--upstream-models", "big")
+    for option, word in (("--upstream-key-env", "LARDER_TEST_NO_SUCH_KEY"), ("--upstream-when", "never")):
+        check = doctor("--port", 0, *asked, option, word, code=1)["upstream"]
+        assert word in check["text"] and check["fix"]
+    checks = doctor("--port", 0, "--kv-events", "tcp://127.0.0.1:none", *asked, code=1)
+    assert checks["events"]["verdict"] == "FAIL" and "--kv-events" in checks["events"]["text"]
+    assert checks["upstream"]["verdict"] == checks["fit"]["verdict"] == "OK"
 
 
 @pytest.mark.parametrize("model, bytes_per_token", [

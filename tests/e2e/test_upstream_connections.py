@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from fake_upstream import Exchange
-from upstream_server import ask, failure, routing, wait_until
+from upstream_server import QUESTION, ask, failure, routing, wait_until
 
 
 @pytest.fixture
@@ -95,6 +95,29 @@ def test_a_kept_connection_that_has_ended(fake, faked, keeping):
     fake.answer = never
     failure(faked, 502, "upstream_failed", "no reply")
     assert len(asked) == 6
+
+
+def test_large_bodies_make_room_once_they_are_sent(fake):
+    """As many as are read at once, whose replies let wait: those who stay here are read all the same."""
+    have_come, may_answer = threading.Semaphore(0), threading.Event()
+
+    def think(exchange):
+        have_come.release()
+        may_answer.wait(60)
+        exchange.reply(body={"bytes": len(exchange.body)})
+    large = {"max_tokens": 1, "pad": "x" * (4095 << 10)}  # 14 of 4 MiB are read at once, and there is room for small ones
+    here = {"model": "smollm2", "prompt": "a", **large}
+    with routing(f"http://127.0.0.1:{fake.port}/v1") as server, ThreadPoolExecutor(14) as pool:
+        fake.answer, fake.keeps = Exchange.reply, True
+        assert ask(server).status_code == 200  # over a connection that is kept
+        fake.answer, fake.keeps = think, False
+        asked = [pool.submit(ask, server, {"model": "gpt-x", "messages": QUESTION, **large}) for _ in range(14)]
+        try:
+            assert all(have_come.acquire(timeout=60) for _ in asked)
+            assert wait_until(lambda: server.post("/v1/completions", here).status_code == 200)
+        finally:
+            may_answer.set()
+        assert all(reply.result().json()["bytes"] > 4095 << 10 for reply in asked)
 
 
 def test_connections_are_bounded(fake):

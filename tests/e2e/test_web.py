@@ -150,7 +150,7 @@ def test_it_knows_every_reason_and_metric(server):
     table = (ROOT / "docs/cache-reports.md").read_text().partition("| Reason |")[2].partition("\n\n")[0]
     reasons = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     assert "diverged" in reasons
-    assert [reason for reason in reasons if f"  {reason}: [" not in page] == []
+    assert [reason for reason in reasons if f'  {reason}: "' not in page] == []
     families = (ROOT / "docs/metrics.md").read_text()
     for name in re.findall(r'"((?:vllm|larder):\w+[a-z])"', page):
         assert f"`{name}`" in families, name
@@ -190,3 +190,14 @@ def test_what_a_browser_shows(server):
         assert browser.complaints == []
 
     in_browser(look)
+
+
+def test_what_to_do_stands_in_the_report(server):
+    """And not in the page, too."""
+    chat(server, RULES, "What is bread?")
+    assert server.post("/reset_prefix_cache", {}).status_code == 200
+    chat(server, RULES, "What is bread?")
+    lost = server.get("/v1/cache/requests").json()["data"][0]["misses"][0]
+    page = requests.get(server.url + "/", timeout=10).text
+    assert lost["reason"] == "evicted" and "--kv-size" in lost["advice"]
+    assert lost["advice"] not in page and "miss.advice" in page

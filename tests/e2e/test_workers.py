@@ -205,6 +205,13 @@ def test_generate_says_the_same():
         assert larder(*asked, "--workers", worker.address).stdout == larder(*asked).stdout
 
 
+def doctor(*arguments, code=0):
+    if not MODEL or not GEMMA:
+        pytest.skip("the models are not there")
+    report = json.loads(larder("doctor", "--json", "--port", 0, "-m", MODEL, "--kv-size", "64MiB", *arguments, code=code).stdout)
+    return {check["check"]: check for check in report["checks"]}
+
+
 def refusal(*arguments, model=MODEL):
     result = subprocess.run([BIN, "generate", "-m", model, "-p", "a", *arguments], capture_output=True, text=True, timeout=120)
     assert result.returncode == 1
@@ -252,6 +259,27 @@ def test_options_that_are_none(arguments, expected):
     if not MODEL:
         pytest.skip("the model is not there")
     assert expected in refusal(*arguments)
+
+
+@pytest.mark.parametrize("arguments, text, fix", [
+    (("127.0.0.1:1",), "worker 127.0.0.1:1: Connection refused", "start it, or correct --workers"),
+    (("nowhere",), '"nowhere" has no port', "write HOST:PORT"),
+    (("a:1", "--worker-shares", "1,x"), "--worker-shares 1,x: must be whole numbers", "start it, or correct --workers"),
+])
+def test_the_doctor_finds_workers_that_are_none(arguments, text, fix):
+    """And says nothing of what fits: that depends on their shares."""
+    checks = doctor("--workers", *arguments, code=1)
+    assert checks["workers"]["verdict"] == "FAIL" and text in checks["workers"]["text"]
+    assert fix in checks["workers"]["fix"] and "fit" not in checks
+
+
+def test_the_doctor_of_workers():
+    with working(MODEL) as worker:
+        checks = doctor("--workers", worker.address, "--worker-shares", "2,1")
+        assert "1, which with this machine have 2 : 1 of the products" in checks["workers"]["text"]
+        assert checks["workers"]["verdict"] == checks["fit"]["verdict"] == "OK"
+    with working(GEMMA) as worker:
+        assert "another model" in doctor("--workers", worker.address, code=1)["workers"]["text"]
 
 
 def test_workers_do_not_wait_for_a_draft_model_to_be_fetched():
