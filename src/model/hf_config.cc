@@ -231,7 +231,7 @@ class ConfigConverter {
       for (std::size_t i = 0; i < count; ++i)
         (*sliding)[i] = is_gpt_oss() ? i % 2 == 0 : every > 0 ? (i + 1) % every != 0 : !is_qwen() || i >= *first;
     }
-    add_uint("attention.sliding_window", *window);
+    add_uint("attention.sliding_window", window.value_or(0));
     metadata_.add_array(key("attention.sliding_window_pattern"), GgufType::kBool, *sliding);
   }
 
