@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -76,7 +75,10 @@ void hide_key(const std::string& key, std::string& body) {
 
 // While it is there the connection's end ends the exchange, too.
 struct HttpConnection::OpenExchange {
-  OpenExchange(HttpConnection& of, std::shared_ptr<UpstreamExchange> with) : connection(of), exchange(std::move(with)) {
+  OpenExchange(HttpConnection& of, Incoming& incoming, std::shared_ptr<UpstreamExchange> with)
+      : connection(of), exchange(std::move(with)) {
+    // The upstream may think for minutes, and others' requests want the room.
+    exchange->set_on_body_sent([&incoming] { incoming.drop_body(); });
     connection.upstream_ = exchange.get();
     connection.notify();
   }
@@ -122,12 +124,10 @@ Task<bool> HttpConnection::answer_from_upstream(Incoming& incoming, const Upstre
   const std::string& body = incoming.request.body;
   upstream.metrics().count_request(call.reason, call.edit.new_size(body.size()));
   const auto begin = std::chrono::steady_clock::now();
-  const OpenExchange open(*this, std::make_shared<UpstreamExchange>(socket_.get_executor(), upstream));
+  const OpenExchange open(*this, incoming, std::make_shared<UpstreamExchange>(socket_.get_executor(), upstream));
   UpstreamExchange& exchange = *open.exchange;
-  // The upstream may think for minutes, and others' requests want the room.
-  const std::function<void()> let_go = [&incoming] { incoming.drop_body(); };
-  std::optional<ApiError> failure = co_await exchange.send(call, body, let_go);
-  let_go();
+  std::optional<ApiError> failure = co_await exchange.send(call, body);
+  incoming.drop_body();
   if (!failure) upstream.metrics().observe_first_byte(seconds_since(begin));
   if (!failure && exchange.head().is_stream) co_return co_await stream_from_upstream(incoming, exchange);
   BudgetShare share(context_.reply_budget);

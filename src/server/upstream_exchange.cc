@@ -251,23 +251,20 @@ Task<UpstreamExchange::ErrorCode> UpstreamExchange::write_request(const Upstream
   co_return error;
 }
 
-Task<std::optional<ApiError>> UpstreamExchange::send(const UpstreamCall& call, std::string_view body,
-                                                     const std::function<void()>& let_go) {
+Task<std::optional<ApiError>> UpstreamExchange::send(const UpstreamCall& call, std::string_view body) {
   if (body.size() <= kRepeatedBytes) connection_ = upstream_.connections().take(steady_clock::now());
   if (connection_) {
-    const std::function<void()> keep;
-    auto failed = co_await ask(call, body, keep);
+    auto failed = co_await ask(call, body, false);
     if (!failed || has_come_ || timed_out_ || is_closed_) co_return failed;
   }
   if (auto refusal = co_await open()) co_return refusal;
-  co_return co_await ask(call, body, let_go);
+  co_return co_await ask(call, body, true);
 }
 
-// let_go: none where the body may be wanted once more.
-Task<std::optional<ApiError>> UpstreamExchange::ask(const UpstreamCall& call, std::string_view body,
-                                                    const std::function<void()>& let_go) {
+// is_last: the body is not wanted once more.
+Task<std::optional<ApiError>> UpstreamExchange::ask(const UpstreamCall& call, std::string_view body, bool is_last) {
   const ErrorCode write_error = co_await write_request(call, body);
-  if (let_go) let_go();
+  if (is_last && on_body_sent_) on_body_sent_();
   is_sent_ = !write_error;
   if (timed_out_) co_return failure("it does not take the request");
   // One that will not have all of it may have said why.

@@ -36,10 +36,12 @@ class UpstreamExchange : public std::enable_shared_from_this<UpstreamExchange> {
  public:
   UpstreamExchange(Strand strand, Upstream& upstream);
 
-  // Until the head of the reply is there; nullopt = it is. The body must stay as it is until let_go is called, or else the
-  // end. A connection that was kept and ends before a byte of a reply has most likely ended before the request: it is
-  // sent once more, over another. A large one goes over a new connection at once: nobody waits with it for the reply.
-  Task<std::optional<ApiError>> send(const UpstreamCall& call, std::string_view body, const std::function<void()>& let_go);
+  // What send() calls once it needs the body no more, where that is before its end.
+  void set_on_body_sent(std::function<void()> on_body_sent) { on_body_sent_ = std::move(on_body_sent); }
+  // Until the head of the reply is there; nullopt = it is. The body must stay as it is until then, or until it is sent.
+  // A connection that was kept and ends before a byte of a reply has most likely ended before the request: it is sent
+  // once more, over another. A large one goes over a new connection at once, so that it need not be kept.
+  Task<std::optional<ApiError>> send(const UpstreamCall& call, std::string_view body);
   const UpstreamHead& head() const { return head_; }
   // Appends what has come of the reply's body, waiting for a byte of it.
   Task<std::optional<ApiError>> read(std::string& out);
@@ -59,7 +61,7 @@ class UpstreamExchange : public std::enable_shared_from_this<UpstreamExchange> {
   Task<ErrorCode> resolve(Endpoints& found);
   Task<ErrorCode> connect(const Endpoints& endpoints);
   Task<std::optional<ApiError>> open();
-  Task<std::optional<ApiError>> ask(const UpstreamCall& call, std::string_view body, const std::function<void()>& let_go);
+  Task<std::optional<ApiError>> ask(const UpstreamCall& call, std::string_view body, bool is_last);
   Task<std::optional<ApiError>> secure();
   Task<ErrorCode> write(std::string_view bytes);
   Task<ErrorCode> write_request(const UpstreamCall& call, std::string_view body);
@@ -81,6 +83,7 @@ class UpstreamExchange : public std::enable_shared_from_this<UpstreamExchange> {
   const UpstreamConfig& config_;
   const Strand strand_;
   std::unique_ptr<UpstreamConnection> connection_;  // nullptr: not yet, or not any more
+  std::function<void()> on_body_sent_;  // empty: nobody wants to know
   Timer deadline_;  // closes the socket
   Timer found_;     // cancelled to wake who waits for an address
   boost::beast::flat_buffer buffer_;

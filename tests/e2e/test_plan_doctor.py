@@ -96,7 +96,7 @@ def test_what_a_server_is_told_of_its_memory_counts_in_a_plan():
 
 def test_a_plan_and_a_server_and_the_doctor_take_the_same_line(monkeypatch):
     """And say the same of it."""
-    monkeypatch.setenv("LARDER_TEST_SET_WHERE_IT_IS_SERVED", "a key")
+    monkeypatch.setenv("LARDER_TEST_SET_WHERE_IT_IS_SERVED", "a-key")
     options = ["--kv-size", "64MiB", "--chat-template", TEMPLATE, *(word for words in OF_SERVER for word in words)]
     planned = re.search(r"at most +(.*) of bookkeeping", larder("plan", "-m", SMOLLM2, "--no-measure", *options).stdout)[1]
     with serving(*options) as server:
