@@ -203,10 +203,10 @@ class ConfigConverter {
     const auto count = static_cast<std::size_t>(num_layers);
     const bool uses_window = config_.find_bool("use_sliding_window").value_or(!is_qwen() && prefix_ != "smollm3");
     (void)config_.find("sliding_window");  // where none is used it may be 0
-    const auto window = uses_window ? config_.find_size("sliding_window") : std::nullopt;
+    const std::uint64_t window = uses_window ? config_.find_size("sliding_window").value_or(0) : 0;  // 0 = none
     // Some of Gemma 2's files say it twice.
     const auto same = is_gemma2() ? config_.find_size("sliding_window_size") : std::nullopt;
-    if (same && window && *same != *window)
+    if (same && window > 0 && *same != window)
       config_.fail("sliding_window_size", "is not sliding_window");
     const auto first = config_.find_uint("max_window_layers");
     // Left out it is 4096; "null" says that there is none.
@@ -214,13 +214,13 @@ class ConfigConverter {
     const bool slides_by_default = is_mistral || (!sliding && (prefix_ == "exaone4" || class_.name == "Olmo3ForCausalLM"));
     const bool needs_window = is_gemma() || (slides_by_default && !config_.says("sliding_window")) ||
                               (is_qwen() && uses_window && !is_qwen_moe());
-    if (needs_window && !window) config_.fail("sliding_window", slides_by_default ? "missing; null = none" : "missing");
+    if (needs_window && window == 0) config_.fail("sliding_window", slides_by_default ? "missing; null = none" : "missing");
     constexpr std::string_view kWithout[] = {"LlamaForCausalLM", "GraniteForCausalLM", "Olmo2ForCausalLM", "SmolLM3ForCausalLM",
                                              "SeedOssForCausalLM", "Ernie4_5ForCausalLM", "Glm4ForCausalLM", "Glm4MoeForCausalLM"};
-    if (window && std::ranges::find(kWithout, class_.name) != std::end(kWithout))
+    if (window > 0 && std::ranges::find(kWithout, class_.name) != std::end(kWithout))
       config_.fail("sliding_window", "not supported");
     if (is_qwen_moe() && uses_window) config_.fail("use_sliding_window", "true is not supported");
-    if (!window) {
+    if (window == 0) {
       if (sliding && std::ranges::find(*sliding, 1) != sliding->end()) config_.fail("sliding_window", "missing");
       return;
     }
@@ -231,7 +231,7 @@ class ConfigConverter {
       for (std::size_t i = 0; i < count; ++i)
         (*sliding)[i] = is_gpt_oss() ? i % 2 == 0 : every > 0 ? (i + 1) % every != 0 : !is_qwen() || i >= *first;
     }
-    add_uint("attention.sliding_window", window.value_or(0));
+    add_uint("attention.sliding_window", window);
     metadata_.add_array(key("attention.sliding_window_pattern"), GgufType::kBool, *sliding);
   }
 
