@@ -111,6 +111,8 @@ bool is_of_other_effort(const PromptOrigin& origin, const RememberedPrompt& rela
   const PromptOrigin& before = relative.origin;
   if (origin.effort == before.effort || num_common >= relative.num_prompt) return false;
   if (origin.tools != before.tools || origin.system != before.system) return false;
+  // Behind the last message, where the other one may go on with an answer.
+  if (before.message_at(num_common) < 0) return true;
   // One of them may have no word of it, and goes on with the message's text there.
   const int num_here = origin.num_to_text(num_common);
   const int num_there = before.num_to_text(num_common);
@@ -355,11 +357,15 @@ void Ledger::add_answer(Entry& entry, std::span<const TokenId> generated) {
   const auto first = std::span(prompt.tokens).subspan(static_cast<std::size_t>(prompt.num_prompt));
   const auto is_known = [&](std::span<const TokenId> answer) { return std::ranges::equal(answer, generated); };
   if (is_known(first) || std::ranges::any_of(entry.other_answers, is_known)) return;
-  std::vector<TokenId> computed(prompt.tokens.begin(), prompt.tokens.begin() + prompt.num_prompt);
+  // The prompt's own hashes come first; behind them that of its last whole block goes on.
+  const int num_blocks = prompt.num_prompt / kBlockSize;
+  const auto rest = prompt.tokens.begin() + num_blocks * kBlockSize;
+  std::vector<TokenId> computed(rest, prompt.tokens.begin() + prompt.num_prompt);
   computed.insert(computed.end(), generated.begin(), generated.end() - 1);
   const auto add_hashes = [&](std::vector<std::uint64_t>& hashes, std::uint64_t seed) {
-    const std::vector<std::uint64_t> all = prefix_hashes(computed, seed);
-    hashes.insert(hashes.end(), all.begin() + prompt.num_prompt / kBlockSize, all.end());
+    const std::vector<std::uint64_t> behind =
+        num_blocks == 0 ? prefix_hashes(computed, seed) : further_hashes(hashes[static_cast<std::size_t>(num_blocks) - 1], computed);
+    hashes.insert(hashes.end(), behind.begin(), behind.end());
   };
   add_hashes(entry.prefixes, seed_of(prompt.origin));
   add_hashes(entry.tenant_prefixes, prompt.origin.tenant);

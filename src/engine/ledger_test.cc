@@ -67,6 +67,8 @@ TEST(PromptSketch, PrefixHashesAreOfWholePrefixes) {
   const Tokens text = random_text(100, 1);
   const auto hashes = prefix_hashes(text, 3);
   EXPECT_EQ(hashes.size(), 6u);
+  const std::vector<std::uint64_t> behind(hashes.begin() + 2, hashes.end());
+  EXPECT_EQ(further_hashes(hashes[1], std::span(text).subspan(2 * kBlockSize)), behind);
   Tokens other = text;
   other[20] ^= 1;
   const auto others = prefix_hashes(other, 3);

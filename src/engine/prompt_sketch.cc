@@ -71,9 +71,12 @@ std::uint64_t mix64(std::uint64_t value, std::uint64_t seed) {
 }
 
 std::vector<std::uint64_t> prefix_hashes(std::span<const TokenId> tokens, std::uint64_t seed, std::size_t step) {
+  return further_hashes(mix64(seed, 1), tokens, step);
+}
+
+std::vector<std::uint64_t> further_hashes(std::uint64_t hash, std::span<const TokenId> tokens, std::size_t step) {
   std::vector<std::uint64_t> hashes;
   hashes.reserve(tokens.size() / step);
-  std::uint64_t hash = mix64(seed, 1);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     hash = mix64(hash ^ token_value(tokens[i]), kOdd);
     if ((i + 1) % step == 0) hashes.push_back(hash);

@@ -17,6 +17,9 @@ std::uint64_t mix64(std::uint64_t value, std::uint64_t seed);
 // apart what must not meet. Some 1 ns a token.
 std::vector<std::uint64_t> prefix_hashes(std::span<const TokenId> tokens, std::uint64_t seed,
                                          std::size_t step = kBlockSize);
+// Those that come behind one of them, by the tokens behind what that one covers.
+std::vector<std::uint64_t> further_hashes(std::uint64_t hash, std::span<const TokenId> tokens,
+                                          std::size_t step = kBlockSize);
 
 // The kSketchSize smallest hashes of all runs of kShingle tokens (bottom-k sketch, Broder 1997):
 // the share that two sketches have in common tells how much of their content two prompts share,

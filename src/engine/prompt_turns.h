@@ -13,8 +13,9 @@ struct TakenTurn {
 };
 
 // A step has a turn where no chunk is under way; it is had by whoever takes of it first. Shorter prompts may pass in it if
-// the one before was had by a long prompt that passed nobody longer: so whoever is passed has its own next, however many
-// come, and however many turns each of them needs. What comes between a chunk's layers is no turn, and changes nobody's.
+// the one before was had by a long prompt that passed nobody longer: so whoever is passed has its own behind the one that
+// passed it, however many come, and however many turns each of them needs. (Who waits is not passed by a second one
+// meanwhile, but no third one passes the first, either.) What comes between a chunk's layers is no turn, and changes nobody's.
 // Thread: engine only.
 class PromptTurns {
  public:

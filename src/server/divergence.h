@@ -40,7 +40,8 @@ struct Divergence {
 };
 
 // nullopt: nothing differs, or it is another prompt rather than a changed one. Prompts that do not meet
-// again have only those kinds which their texts tell by themselves. At most some 0.3 ms. Thread: any.
+// again have only those kinds which their texts tell by themselves. At most some 0.3 ms; where an answer comes back in
+// other tokens besides what it takes to decode it twice. Thread: any.
 std::optional<Divergence> find_divergence(const Comparison& comparison, const PromptOrigin& origin,
                                           std::span<const TokenId> prompt,
                                           const Tokenizer& tokenizer);

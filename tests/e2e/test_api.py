@@ -253,7 +253,7 @@ def test_models(server):
     ({"model": "nope"}, 404, "model"),
     ({"temperature": "hot"}, 400, "temperature"),
     ({"n": 2**31}, 400, "n"),
-    ({"max_tokens": -1}, 400, "max_tokens"),
+    ({"max_tokens": -2}, 400, "max_tokens"),
     ({"prompt": ""}, 400, "prompt"),
     ({"prompt": "word " * 100_000}, 400, "prompt"),
     ({"prompt": [10**9]}, 400, "prompt"),
