@@ -251,15 +251,17 @@ void read_expert_options(ExpertConfig& experts, const ConfigReader& reader) {
                     experts.ffn_size);
     experts.shared_ffn_size = static_cast<int>(num_shared) * experts.ffn_size;
   }
-  // Qwen's and Granite's is one, of a size of its own.
-  if (const auto shared_size = reader.find_size("expert_shared_feed_forward_length")) {
+  // Qwen's and Granite's is one, of a size of its own; of size 0 it is none.
+  const char* const kSharedSize = "expert_shared_feed_forward_length";
+  const bool is_none = reader.gguf().find_uint(reader.key(kSharedSize)) == 0U;
+  if (const auto shared_size = is_none ? std::nullopt : reader.find_size(kSharedSize)) {
     if (experts.shared_ffn_size > 0 && experts.shared_ffn_size != *shared_size)
-      throw_invalid("GGUF: {}: {}, but {} experts of {} are shared", reader.key("expert_shared_feed_forward_length"),
+      throw_invalid("GGUF: {}: {}, but {} experts of {} are shared", reader.key(kSharedSize),
                     *shared_size, experts.shared_ffn_size / experts.ffn_size, experts.ffn_size);
     experts.shared_ffn_size = *shared_size;
   }
   if (experts.weighs_shared && experts.shared_ffn_size == 0)
-    throw_invalid("GGUF: {}: the key is missing", reader.key("expert_shared_feed_forward_length"));
+    throw_invalid("GGUF: {}: {}", reader.key(kSharedSize), is_none ? "0 leaves nothing to weigh" : "the key is missing");
   const auto given = reader.gguf().find_uint(reader.key("expert_gating_func"));
   // Of these files of one family are taken alike.
   const bool is_known = experts.gating == ExpertGating::kSigmoid || reader.prefix() == "ernie4_5-moe";

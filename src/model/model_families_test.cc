@@ -245,6 +245,14 @@ TEST(ModelFamilies, ExpertsOfQwen2AndGranite) {
   EXPECT_THAT(error_of(qwen().add_uint("qwen2moe.expert_shared_feed_forward_length", 96).add_uint("qwen2moe.expert_shared_count", 2)),
               HasSubstr("expert_shared_feed_forward_length: 96, but 2 experts of 32 are shared"));
   EXPECT_THAT(error_of(small_family("qwen2moe")), HasSubstr("qwen2moe.expert_count: the key is missing"));
+  EXPECT_THAT(error_of(qwen().add_uint("qwen2moe.expert_shared_feed_forward_length", 0)),
+              HasSubstr("expert_shared_feed_forward_length: 0 leaves nothing to weigh"));
+  // As Qwen 3 Coder's files have it, which have none.
+  EXPECT_EQ(read(with_experts("qwen3moe")
+                     .add_uint("qwen3moe.expert_feed_forward_length", 32)
+                     .add_uint("qwen3moe.expert_shared_feed_forward_length", 0))
+                .experts.shared_ffn_size,
+            0);
   const ModelConfig granite = read(with_experts("granitemoe").add_float("granitemoe.logit_scale", 4));
   EXPECT_EQ(granite.output_norm_scale, 0.25f);
   EXPECT_TRUE(granite.experts.normalises && !granite.experts.weighs_shared && granite.rope_interleaved);
