@@ -45,9 +45,12 @@ asio::ip::tcp::endpoint endpoint_of(const ServerConfig& config) {
 
 BoundEndpoint::BoundEndpoint(const ServerConfig& config)
     : endpoint_(endpoint_of(config)), socket_(::socket(protocol().family(), SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  const int on = 1;  // connections of a server before this one may be ending
-  const bool is_bound = socket_ >= 0 && ::setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
-                        ::bind(socket_, endpoint_.data(), static_cast<socklen_t>(endpoint_.size())) == 0;
+  const int on = 1;
+  const auto reuse = [&] { return ::setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0; };
+  const auto bind = [&] { return ::bind(socket_, endpoint_.data(), static_cast<socklen_t>(endpoint_.size())) == 0; };
+  // Two that may reuse the address may both have it until one of them listens, so it is tried without first; what then is
+  // in the way may be connections of a server before this one, which are ending.
+  const bool is_bound = socket_ >= 0 && (bind() || (errno == EADDRINUSE && reuse() && bind()));
   socklen_t size = static_cast<socklen_t>(endpoint_.capacity());
   // Port 0 is any that is free.
   if (is_bound && ::getsockname(socket_, endpoint_.data(), &size) == 0) return;

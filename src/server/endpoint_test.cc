@@ -42,6 +42,14 @@ TEST(BoundEndpoint, NobodyIsLetInBeforeTheServerIsThere) {
   EXPECT_EQ(error_of_connecting(port), 0);
 }
 
+TEST(BoundEndpoint, IsOneProcesssBeforeItListens) {
+  ServerConfig config;
+  config.port = 0;
+  const BoundEndpoint first(config);
+  config.port = first.port();
+  EXPECT_THROW(BoundEndpoint second(config), Error);
+}
+
 TEST(BoundEndpoint, OfAnotherServerIsRefused) {
   const TestServer running;
   ServerConfig config;

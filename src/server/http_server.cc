@@ -177,6 +177,7 @@ void HttpServer::Impl::listen(BoundEndpoint place) {
   try {
     acceptor_.assign(place.protocol(), place.socket());
     place.release();
+    acceptor_.set_option(asio::socket_base::reuse_address(true));  // so that its connections, ending, keep no later server out
     acceptor_.listen(kBacklog);
     acceptor_.non_blocking(true);  // who has come may have gone again: that is told, not waited out
     acceptor_.set_option(asio::socket_base::enable_connection_aborted(true));

@@ -252,7 +252,10 @@ Task<UpstreamExchange::ErrorCode> UpstreamExchange::write_request(const Upstream
 }
 
 Task<std::optional<ApiError>> UpstreamExchange::send(const UpstreamCall& call, std::string_view body) {
-  if (body.size() <= kRepeatedBytes) connection_ = upstream_.connections().take(steady_clock::now());
+  // One that is kept gives way in any case: there are never more than those that may be under way.
+  auto kept = upstream_.connections().take(steady_clock::now());
+  if (body.size() <= kRepeatedBytes) connection_ = std::move(kept);
+  kept.reset();
   if (connection_) {
     auto failed = co_await ask(call, body, false);
     if (!failed || has_come_ || timed_out_ || is_closed_) co_return failed;
