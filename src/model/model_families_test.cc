@@ -229,6 +229,17 @@ TEST(ModelFamilies, Gemma2CapsScoresAndLogits) {
   }
 }
 
+// Gemma 3's by its authors tell of one that they do not hold.
+TEST(ModelFamilies, FilesMayTellOfAnEncoderOfImages) {
+  EXPECT_EQ(error_of(small_family("gemma3")
+                         .add_uint("gemma3.attention.sliding_window", 128)
+                         .add_uint("gemma3.mm.tokens_per_image", 256)
+                         .add_uint("gemma3.vision.block_count", 27)),
+            "");
+  EXPECT_THAT(error_of(small_family("gemma3").add_uint("gemma3.attention.sliding_window", 128).add_uint("gemma3.visions", 1)),
+              HasSubstr("gemma3.visions: the key is unknown"));
+}
+
 TEST(ModelFamilies, ExpertsOfQwen2AndGranite) {
   const auto with_experts = [](const std::string& arch) {
     return small_family(arch).add_uint(arch + ".expert_count", 8).add_uint(arch + ".expert_used_count", 2);
