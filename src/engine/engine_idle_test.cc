@@ -187,7 +187,7 @@ TEST_F(EngineIdleTest, IsDoneWhileAnswersWaitForTheirReaders) {
   ASSERT_TRUE(engine_.step());
   const EngineStats begun = engine_.stats();
   EXPECT_EQ(begun.num_paused, 1);
-  EXPECT_GE(begun.kv.num_cached, 128 / kBlockSize) << "of the prompt that may come";
+  EXPECT_GT(begun.kv.num_cached, 2) << "more than what waits: of the prompt that may come";
   EXPECT_EQ(begun.kv.num_held, 0) << "no load";
   EXPECT_EQ(begun.kv.num_slots_held, 0);
   EXPECT_EQ(begun.kv.num_slots_used, 0);
