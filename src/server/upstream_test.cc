@@ -71,50 +71,57 @@ TEST_F(UpstreamTest, AnOldClientsStreamEndsWithItsConnection) {
   EXPECT_TRUE(answer.body.ends_with("data: [DONE]\n\n")) << answer.body;
 }
 
+// One request runs, one waits, and neither ends: who comes finds the line full.
+class FullServer {
+ public:
+  // The wait itself sends nothing upstream.
+  explicit FullServer(ServerConfig config) : server_(waiting_long(std::move(config)), with_a_short_line()) {
+    const std::string request = TestServer::request("/v1/completions", body_of(kStreamForever, "tiny"));
+    running_.send(request);
+    running_.receive("data: ");
+    waiting_.send(request);
+    EXPECT_TRUE(eventually([&] { return server_.engine().stats().num_waiting == 1; }));
+  }
+
+  const TestServer* operator->() const { return &server_; }
+
+ private:
+  static ServerConfig waiting_long(ServerConfig config) {
+    config.upstream->max_wait = std::chrono::hours(1);
+    return config;
+  }
+  static EngineConfig with_a_short_line() {
+    EngineConfig engine = TestServer::default_engine();
+    engine.max_sequences = 1;
+    engine.max_waiting = 1;
+    return engine;
+  }
+
+  TestServer server_;
+  RawClient running_{server_.port()}, waiting_{server_.port()};
+};
+
 TEST_F(UpstreamTest, AFullLineMovesOn) {
-  EngineConfig engine = TestServer::default_engine();
-  engine.max_sequences = 1;
-  engine.max_waiting = 1;
-  // The wait itself would send nothing.
-  ServerConfig config = config_for(far_.port(), "busy");
-  config.upstream->max_wait = std::chrono::hours(1);
-  TestServer server(config, engine);
-  const std::string body = body_of(kStreamForever, "tiny");
-  RawClient running(server.port()), waiting(server.port());
-  running.send(TestServer::request("/v1/completions", body));
-  running.receive("data: ");
-  waiting.send(TestServer::request("/v1/completions", body));
-  ASSERT_TRUE(eventually([&] { return server.engine().stats().num_waiting == 1; }));
-  const auto moved = server.post("/v1/completions", R"({"prompt":"abc","max_tokens":2})");
+  const FullServer server(config_for(far_.port(), "busy"));
+  const auto moved = server->post("/v1/completions", R"({"prompt":"abc","max_tokens":2})");
   EXPECT_EQ(moved.status, 200);
   EXPECT_NE(moved.head.find("x-larder-route: upstream"), std::string::npos);
   const std::string kept = R"({"prompt":"abc","max_tokens":2,"x_larder_local_only":true})";
-  EXPECT_EQ(server.post("/v1/completions", kept).status, 503);
-  EXPECT_EQ(server.post("/v1/completions", R"({"prompt":"abc","max_tokens":2})", "x-larder-route: local\r\n").status,
+  EXPECT_EQ(server->post("/v1/completions", kept).status, 503);
+  EXPECT_EQ(server->post("/v1/completions", R"({"prompt":"abc","max_tokens":2})", "x-larder-route: local\r\n").status,
             503);
 }
 
 // The question for a summary stands in the same line.
 TEST_F(UpstreamTest, AFullLineMovesOnWhoNeedsASummary) {
-  EngineConfig engine = TestServer::default_engine();
-  engine.max_sequences = 1;
-  engine.max_waiting = 1;
-  ServerConfig config = config_for(far_.port(), "busy");
-  config.upstream->max_wait = std::chrono::hours(1);
-  TestServer server(config, engine);
+  const FullServer server(config_for(far_.port(), "busy"));
   Json chat = {{"max_tokens", 2}, {"larder", {{"history", {{"strategy", "summary"}, {"max_tokens", 400}}}}}};
   for (int turn = 0; turn < 30; ++turn) {
     chat["messages"].push_back({{"role", "user"}, {"content", fmt::format("question {}", turn)}});
     chat["messages"].push_back({{"role", "assistant"}, {"content", "an answer"}});
   }
   chat["messages"].push_back({{"role", "user"}, {"content", "the last one"}});
-  const std::string body = body_of(kStreamForever, "tiny");
-  RawClient running(server.port()), waiting(server.port());
-  running.send(TestServer::request("/v1/completions", body));
-  running.receive("data: ");
-  waiting.send(TestServer::request("/v1/completions", body));
-  ASSERT_TRUE(eventually([&] { return server.engine().stats().num_waiting == 1; }));
-  const auto moved = server.post("/v1/chat/completions", chat.dump());
+  const auto moved = server->post("/v1/chat/completions", chat.dump());
   EXPECT_EQ(moved.status, 200) << moved.body;
   EXPECT_NE(moved.head.find("x-larder-route: upstream"), std::string::npos) << moved.head;
 }
