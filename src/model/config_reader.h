@@ -85,13 +85,12 @@ class ConfigReader {
     if (number != 0) throw_invalid("GGUF: {} is {}: this feature is not supported", key(name), number);
   }
 
-  // Refuses keys that nobody asked for and that are not known to change nothing. Those of images' encoders are of no text,
-  // and where tensors come with them these are refused.
+  // Refuses keys that nobody asked for and that are not known to change nothing. "name." stands for all below it.
   void refuse_others(std::span<const std::string_view> harmless) const {
     for (const std::string_view key : gguf_.keys_below(fmt::format("{}.", prefix_))) {
       const std::string_view name = key.substr(prefix_.size() + 1);
-      if (name.starts_with("vision.") || name.starts_with("mm.")) continue;
-      if (!asked_.contains(name) && std::ranges::find(harmless, name) == harmless.end())
+      const auto covers = [&](std::string_view other) { return name == other || (other.ends_with('.') && name.starts_with(other)); };
+      if (!asked_.contains(name) && std::ranges::none_of(harmless, covers))
         throw_invalid("GGUF: {}: the key is unknown, and it might change what is computed", printable(key));
     }
   }

@@ -413,9 +413,10 @@ int read_num_left_out(const ConfigReader& reader, const Family& family, int num_
 
 // Keys that change nothing. Of all models: the size of the vocabulary is the embedding's, tensors of layers that guess
 // tokens ahead are refused by their own names, and nobody asks for rows that are pooled. And those that are asked for only
-// where a model has experts or windows, or a rotation that is scaled so.
+// where a model has experts or windows, or a rotation that is scaled so. What is told of an encoder of images is of no
+// text; tensors that come with it are refused.
 constexpr std::string_view kHarmless[] = {
-    "attention.layer_norm_epsilon", "nextn_predict_layers", "pooling_type", "tensor_data_layout", "vocab_size",
+    "attention.layer_norm_epsilon", "nextn_predict_layers", "pooling_type", "tensor_data_layout", "vocab_size", "vision.", "mm.",
     "attention.sliding_window_pattern", "expert_feed_forward_length", "expert_gating_func", "expert_group_count",
     "expert_group_used_count", "expert_shared_count", "expert_shared_feed_forward_length", "expert_used_count",
     "expert_weights_norm", "expert_weights_scale", "leading_dense_block_count", "rope.freq_base_swa", "rope.scale_linear",
