@@ -10,11 +10,6 @@ namespace {
 
 bool is_new(const std::string& reason) { return reason == "never_seen" || reason == "too_short"; }
 
-std::string text_of(const Json& object, const char* name) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
 std::int64_t count_of(const Json& object, const char* name) {
   const auto found = object.find(name);
   if (found == object.end()) return 0;
@@ -33,14 +28,14 @@ std::map<Cause, std::int64_t> sum_misses(const Json& report) {
   const auto misses = report.find("misses");
   if (misses == report.end() || misses->is_null()) return sums;
   if (!misses->is_array()) throw_invalid("this is no cache report: \"misses\" is no array");
-  for (const Json& miss : *misses) sums[{text_of(miss, "reason"), text_of(miss, "advice")}] += count_of(miss, "tokens");
+  for (const Json& miss : *misses) sums[{std::string(find_text(miss, "reason")), std::string(find_text(miss, "advice"))}] += count_of(miss, "tokens");
   return sums;
 }
 
 }  // namespace
 
 void CacheLosses::add(const Json& report) {
-  if (!report.is_object() || text_of(report, "object") != "cache.report")
+  if (find_text(report, "object") != "cache.report")
     throw_invalid("this is no cache report: it lacks \"object\": \"cache.report\"");
   // Read whole before any of it counts.
   const std::int64_t num_prompt = count_of(report, "prompt_tokens");
@@ -58,17 +53,17 @@ void CacheLosses::add(const Json& report) {
       continue;
     }
     const bool is_divergence = reason == "diverged" && has_diverged;
-    const std::string why = is_divergence ? text_of(*divergence, "class") : reason;
-    const std::string segment = is_divergence ? text_of(*divergence, "segment") : "";
-    const std::string advice = is_divergence ? text_of(*divergence, "advice") : cause.advice;
+    const std::string why = is_divergence ? std::string(find_text(*divergence, "class")) : reason;
+    const std::string segment = is_divergence ? std::string(find_text(*divergence, "segment")) : "";
+    const std::string advice = is_divergence ? std::string(find_text(*divergence, "advice")) : cause.advice;
     CacheLoss& loss = losses_[why + '\n' + segment + '\n' + advice];
     if (loss.num_requests == 0) {
       loss.why = why;
       loss.segment = segment;
       loss.advice = advice;
       if (is_divergence) {
-        loss.old_text = text_of(*divergence, "old_text");
-        loss.new_text = text_of(*divergence, "new_text");
+        loss.old_text = find_text(*divergence, "old_text");
+        loss.new_text = find_text(*divergence, "new_text");
       }
     }
     loss.num_tokens += num_tokens;

@@ -5,16 +5,6 @@
 #include <utility>
 
 namespace larder {
-namespace {
-
-const std::string* text_of(const Json& message, const char* name) {
-  const auto found = message.find(name);
-  const bool is_text = found != message.end() && found->is_string();
-  return is_text ? found->get_ptr<const std::string*>() : nullptr;
-}
-
-}  // namespace
-
 Digest HistoryTokens::digest_of(const Json& message) {
   const std::string counted =
       dump_json(Json::array({message.value("role", Json()), message.value("content", Json())}));
@@ -49,11 +39,10 @@ void HistoryTokens::put(const Digest& key, std::vector<TokenId> tokens) {
 std::vector<KnownTurn> HistoryTokens::recall(std::string_view salt, const std::vector<ChatMessage>& messages) {
   std::vector<KnownTurn> turns;
   for (std::size_t i = 1; i < messages.size(); ++i) {
-    const std::string* role = text_of(messages[i].json, "role");
-    const std::string* content = text_of(messages[i].json, "content");
-    if (role == nullptr || *role != "assistant" || content == nullptr || content->empty()) continue;
+    const std::string_view content = find_text(messages[i].json, "content");
+    if (find_text(messages[i].json, "role") != "assistant" || content.empty()) continue;
     const Digest before = digest_of(messages[i - 1].json);
-    if (const auto tokens = table_.find(key_of(salt, before, *content))) {
+    if (const auto tokens = table_.find(key_of(salt, before, content))) {
       turns.push_back({.message = i, .tokens = *tokens});
     } else if (const auto broken = table_.find(key_of(salt, before, ""))) {
       turns.push_back({.message = i, .tokens = *broken, .broke_off = true});

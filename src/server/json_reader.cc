@@ -135,6 +135,12 @@ Json written_json(std::vector<std::uint8_t> text) {
   return Json::binary(std::move(text), kWritten);
 }
 
+std::string_view find_text(const Json& value, const char* name) {
+  const auto found = value.find(name);
+  if (found == value.end() || !found->is_string()) return {};
+  return found->get_ref<const std::string&>();
+}
+
 std::string dump_json(const Json& value) {
   const std::size_t num_bytes = text_size(value);
   if (num_bytes == 0) return value.dump(-1, ' ', false, Json::error_handler_t::replace);

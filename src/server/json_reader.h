@@ -26,6 +26,9 @@ struct JsonLimits {
 // num_values: receives how many there are, where it throws as far as it came.
 Json parse_json(std::string_view text, const JsonLimits& limits, std::size_t* num_values = nullptr);
 
+// A member's text; "" where it has none, or the value is no object. A view of the value.
+std::string_view find_text(const Json& value, const char* name);
+
 inline bool is_long_integer(const Json& value) { return value.is_binary() && !value.get_binary().has_subtype(); }
 
 // A value that is text already, as dump_json() would write it, and takes no more memory than that: as values of their

@@ -178,17 +178,13 @@ void describe_tools(Json& tools) {
 
 // It takes one text before calls, what was thought or what was said.
 void join_thoughts(ChatRequest& request) {
-  const auto text_in = [](const Json& message, const char* name) {
-    const auto found = message.find(name);
-    return found != message.end() && found->is_string() ? found->get_ref<const std::string&>() : std::string();
-  };
   for (ChatMessage& message : request.messages) {
     if (!has_role(message, "assistant") || !message.json.contains("tool_calls")) continue;
-    const std::string said = text_in(message.json, "content");
+    const std::string said(find_text(message.json, "content"));
     if (said.empty()) message.json["content"] = "";  // it looks into what clients leave null
     for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
       if (said.empty()) break;
-      const std::string thought = text_in(message.json, name);
+      const std::string thought(find_text(message.json, name));
       if (thought.empty()) continue;
       message.json[name] = thought + "\n\n" + said;
       message.json["content"] = "";

@@ -18,14 +18,7 @@ namespace {
 
 constexpr std::size_t kShortIdBytes = 9;
 
-std::string_view text_of(const Json& object, const char* name) {
-  if (!object.is_object()) return {};
-  const auto found = object.find(name);
-  return found != object.end() && found->is_string() ? std::string_view(found->get_ref<const std::string&>())
-                                                     : std::string_view();
-}
-
-bool is_result(const Json& message) { return text_of(message, "role") == "tool"; }
+bool is_result(const Json& message) { return find_text(message, "role") == "tool"; }
 
 std::size_t num_calls(const Json& message) {
   const auto calls = message.find("tool_calls");
@@ -95,10 +88,10 @@ class TurnSplitter {
     const Json& calls = request_.messages[turn].json["tool_calls"];
     std::vector<std::vector<std::size_t>> results(calls.size());
     std::multimap<std::string_view, std::size_t> by_id;
-    for (std::size_t i = 0; i < calls.size(); ++i) by_id.emplace(text_of(calls[i], "id"), i);
+    for (std::size_t i = 0; i < calls.size(); ++i) by_id.emplace(find_text(calls[i], "id"), i);
     std::vector<std::size_t> others;
     for (std::size_t i = turn + 1; i < end; ++i) {
-      const std::string_view id = text_of(request_.messages[i].json, "tool_call_id");
+      const std::string_view id = find_text(request_.messages[i].json, "tool_call_id");
       const auto found = by_id.lower_bound(id);  // the first of those that have it
       if (found == by_id.end() || found->first != id) {
         others.push_back(i);
