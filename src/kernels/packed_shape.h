@@ -52,9 +52,11 @@ static constexpr PackedShape packed_shape(PackedFormat format, bool has_min) {
       shape = {2, 0, 16};
       break;
     case PackedFormat::kW4:
+    case PackedFormat::kIq4:
       shape = {64, 32, 4, 2};
       break;
     case PackedFormat::kW4K:
+    case PackedFormat::kIq4K:
       shape = {256, 32, 4, 1, true};
       break;
     case PackedFormat::kW4Fine:
@@ -74,12 +76,6 @@ static constexpr PackedShape packed_shape(PackedFormat format, bool has_min) {
       break;
     case PackedFormat::kMxFp4:
       shape = {128, 32, 4, 1};
-      break;
-    case PackedFormat::kIq4:
-      shape = {64, 32, 4, 2};
-      break;
-    case PackedFormat::kIq4K:
-      shape = {256, 32, 4, 1, true};
       break;
   }
   int end = 0;
