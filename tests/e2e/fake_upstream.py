@@ -81,8 +81,9 @@ class FakeUpstream:
             with connection:
                 while True:
                     exchange = Exchange(connection)
+                    keeps = self.keeps  # as it was asked: whoever has the answer may change it
                     self.answer(exchange)
-                    if not self.keeps:
+                    if not keeps:
                         break
         self.ended.release()
 
