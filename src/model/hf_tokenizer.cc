@@ -10,6 +10,7 @@
 #include "base/printable.h"
 #include "model/hf_json.h"
 #include "model/hf_vocabulary.h"
+#include "tokenizer/chat_template.h"
 
 namespace larder {
 namespace {
@@ -36,17 +37,6 @@ std::vector<std::int32_t> end_ids(const HfObject& object, std::size_t num_rows) 
     ids.push_back(id.get<std::int32_t>());
   }
   return ids;
-}
-
-// The one for chats with tools goes where there are tools. The empty texts keep the tags between from taking the
-// templates' own spaces and line ends, of which a template's last one goes in any case.
-std::string join_templates(const std::string& plain, const std::string& with_tools) {
-  if (with_tools.empty()) return plain;
-  const auto quoted = [](std::string_view source) {
-    if (source.ends_with('\n')) source.remove_suffix(1);
-    return fmt::format("{{{{ '' }}}}{}{{{{ '' }}}}", source);
-  };
-  return "{% if tools %}" + quoted(with_tools) + "{% else %}" + quoted(plain) + "{% endif %}";
 }
 
 // "" = there is no such file.

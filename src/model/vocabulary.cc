@@ -132,13 +132,15 @@ Vocabulary read_vocabulary(const GgufFile& gguf) {
 }
 
 std::string read_chat_template(const GgufFile& gguf) {
-  const std::string_view source = gguf.find_string(kChatTemplate).value_or("");
+  const std::string_view plain = gguf.find_string(kChatTemplate).value_or("");
+  const std::string_view with_tools = gguf.find_string("tokenizer.chat_template.tool_use").value_or("");
+  std::string source = join_templates(plain, plain.empty() ? "" : with_tools);
   if (source.size() > kMaxTemplateBytes) {
     throw_invalid("GGUF: {}: it has {} bytes, {} at most are taken; give a shorter one with "
                   "--chat-template",
                   kChatTemplate, source.size(), kMaxTemplateBytes);
   }
-  return std::string(source);
+  return source;
 }
 
 }  // namespace larder

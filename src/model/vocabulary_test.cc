@@ -150,6 +150,12 @@ TEST(Vocabulary, ChatTemplate) {
   EXPECT_EQ(read_chat_template(GgufFile(bytes)), "");
   bytes = byte_level().add_string("tokenizer.chat_template", "{{ x }}").build();
   EXPECT_EQ(read_chat_template(GgufFile(bytes)), "{{ x }}");
+  bytes = byte_level().add_string("tokenizer.chat_template", "plain").add_string("tokenizer.chat_template.tool_use", "tools").build();
+  const ChatTemplate both(read_chat_template(GgufFile(bytes)));
+  TemplateInput input;
+  EXPECT_EQ(both.render(input).text, "plain");
+  input.tools = nlohmann::ordered_json::array({{{"type", "function"}}});
+  EXPECT_EQ(both.render(input).text, "tools");
   const std::string longer(kMaxTemplateBytes + 1, 'x');
   bytes = byte_level().add_string("tokenizer.chat_template", longer).build();
   try {

@@ -256,6 +256,17 @@ class ChatTemplate::Impl {
   jinja::ParsedTemplate parsed_;
 };
 
+// The empty texts keep the tags between from taking the templates' own spaces and line ends, of which a template's last
+// one goes in any case.
+std::string join_templates(std::string_view plain, std::string_view with_tools) {
+  if (with_tools.empty()) return std::string(plain);
+  const auto quoted = [](std::string_view source) {
+    if (source.ends_with('\n')) source.remove_suffix(1);
+    return fmt::format("{{{{ '' }}}}{}{{{{ '' }}}}", source);
+  };
+  return "{% if tools %}" + quoted(with_tools) + "{% else %}" + quoted(plain) + "{% endif %}";
+}
+
 ChatTemplate::ChatTemplate(std::string source, TemplateLimits limits)
     : impl_(std::make_unique<const Impl>(std::move(source), limits)) {}
 ChatTemplate::~ChatTemplate() = default;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tokenizer/tokenizer.h"
@@ -56,6 +57,9 @@ struct TemplateInput {
 
 // Published ones have up to some 20 thousand; parsed, a template takes many times its size.
 inline constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20;
+
+// Of models that have two templates: with_tools is for chats with tools; "" = plain is for all.
+std::string join_templates(std::string_view plain, std::string_view with_tools);
 
 // Immutable after construction. Thread: any, concurrently.
 class ChatTemplate {

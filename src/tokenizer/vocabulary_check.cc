@@ -28,6 +28,7 @@ constexpr std::string_view kEndNames[] = {
     "<|return|>",
     "<|call|>",
     "<|endofturn|>",
+    "<|endofresponse|>",
     "<end_of_utterance>",
     "<|END_OF_TURN_TOKEN|>",
     "<eos>",
