@@ -445,6 +445,7 @@ Json response_of(const std::string& text, const std::string& shown, std::size_t 
   writer->set_options(options);
   std::vector<Choice> choices;
   Choice& choice = choices.emplace_back(TextStream(tokenizer, {}));
+  choice.decoder.emplace(tokenizer);
   std::vector<OutputToken> tokens(text.size());
   for (std::size_t i = 0; i < text.size(); ++i) {
     tokens[i].token = tokenizer.encode(text.substr(i, 1), false, false).at(0);

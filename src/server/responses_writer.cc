@@ -164,11 +164,11 @@ class ResponsesWriter final : public ReplyWriter {
 
   // News of the answer: texts and calls become items. Token by token where logprobs are to stand beside
   // their texts.
-  void take(const Choice& choice, std::string_view text, std::vector<OutputToken> tokens, std::string& out) {
+  void take(Choice& choice, std::string_view text, std::vector<OutputToken> tokens, std::string& out) {
     if (!std::exchange(begun_, true) && !draft_.compaction.is_null()) {
       add_item(std::move(draft_.compaction), out);
     }
-    if (draft_.wants_logprobs) expect(std::move(tokens));
+    if (draft_.wants_logprobs) expect(*choice.decoder, std::move(tokens));
     while (!expected_.empty() && expected_.front().num_bytes <= text.size()) {
       const std::string_view piece = text.substr(0, expected_.front().num_bytes);
       text.remove_prefix(piece.size());
@@ -193,10 +193,9 @@ class ResponsesWriter final : public ReplyWriter {
   }
 
   // The text comes later, as far as it is shown.
-  void expect(std::vector<OutputToken> tokens) {
-    if (!decoder_) decoder_.emplace(tokenizer_, !options_.skip_special_tokens);
+  void expect(StreamDecoder& decoder, std::vector<OutputToken> tokens) {
     for (OutputToken& token : tokens) {
-      const std::size_t num_bytes = decoder_->push(token.token).size();
+      const std::size_t num_bytes = decoder.push(token.token).size();
       expected_.push_back({num_bytes, std::move(token)});
     }
   }
@@ -439,7 +438,6 @@ class ResponsesWriter final : public ReplyWriter {
   std::optional<Message> message_;
   std::optional<Message> thought_;
   std::optional<AnswerScanner> scanner_;  // once the options are known
-  std::optional<StreamDecoder> decoder_;  // likewise
   std::deque<Expected> expected_;
   std::vector<OutputToken> waiting_tokens_;  // whose text the scanner holds back
   int num_calls_ = 0;
