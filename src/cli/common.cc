@@ -93,7 +93,7 @@ void add_listen_options(CLI::App& command, ServerConfig& server, std::string& ap
       ->allow_extra_args(false);
   command
       .add_option("--api-key-file", api_key_file,
-                  "A file of keys, one per line; KEY GROUP: keys of a group share their cache; # begins a line of comment")
+                  "A file of keys, one per line; KEY GROUP: keys of a group share their cache; # begins a comment")
       ->check(not_empty());
   command.add_flag("--open", server.allow_open_network,
                    "Take a --host that others can reach although there is no API key");

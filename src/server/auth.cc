@@ -8,14 +8,23 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/printable.h"
 
 namespace larder {
 namespace {
 
-constexpr const char* kBlanks = " \t\r";
+constexpr std::string_view kBlanks = " \t\r";
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // some editors begin a file with it
 
 Digest digest_of(std::string_view text) {
   return sha256(std::as_bytes(std::span(text.data(), text.size())));
+}
+
+// A comment begins a line, or follows a blank: keys may have the sign within.
+void erase_comment(std::string& line) {
+  for (std::size_t sign = line.find('#'); sign != std::string::npos; sign = line.find('#', sign + 1)) {
+    if (sign == 0 || kBlanks.find(line[sign - 1]) != std::string_view::npos) return line.resize(sign);
+  }
 }
 
 bool equal_in_constant_time(const Digest& a, const Digest& b) {
@@ -66,13 +75,20 @@ void read_api_keys(const std::string& path, std::vector<std::string>& keys,
     throw Error(ErrorKind::kNotFound, fmt::format("--api-key-file {}: cannot be read", path));
   const std::size_t num_before = keys.size();
   for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
+    erase_comment(line);
     line.erase(line.find_last_not_of(kBlanks) + 1);  // npos + 1 = 0
     line.erase(0, line.find_first_not_of(kBlanks));
-    if (line.empty() || line[0] == '#') continue;
+    if (line.empty()) continue;
     const auto blank = line.find_first_of(kBlanks);
     keys.push_back(line.substr(0, blank));
     if (blank == std::string::npos) continue;
-    groups[keys.back()] = line.substr(line.find_first_not_of(kBlanks, blank));
+    const std::string group = line.substr(line.find_first_not_of(kBlanks, blank));
+    const auto& known = groups.emplace(keys.back(), group).first->second;
+    if (known != group) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  fmt::format("--api-key-file {}: a key has the groups '{}' and '{}'; leave one", path, printable(known), printable(group)));
+    }
   }
   if (keys.size() == num_before) {
     throw Error(ErrorKind::kInvalidArgument,

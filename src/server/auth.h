@@ -32,8 +32,9 @@ class ApiKeys {
   std::map<Digest, Digest> groups_;
 };
 
-// Adds the keys of a file: one per line, perhaps with a group after a blank; empty lines and those
-// that begin with # do not count. Throws Error where the file cannot be read or has no key.
+// Adds the keys of a file: one per line, perhaps with a group after a blank; empty lines and comments
+// (from a # on that begins the line or follows a blank) do not count. Throws Error where the file cannot be read, has no
+// key, or a key with two groups.
 void read_api_keys(const std::string& path, std::vector<std::string>& keys,
                    std::map<std::string, std::string>& groups);
 

@@ -76,14 +76,15 @@ TEST(ApiKeys, OfAFile) {
     std::ofstream(path) << text;
     read_api_keys(path, keys, groups);
   };
-  read("# ours\r\n\n  first\t\r\n\tsecond \t team\r\n \t \n  # no key\nthird\t");
-  EXPECT_EQ(keys, (std::vector<std::string>{"given", "first", "second", "third"}));
+  read("\xEF\xBB\xBF# ours\r\n\n  first\t# of one\r\n\tsecond \t team # A's\r\n \t \n  # no key\nth#rd\t");
+  EXPECT_EQ(keys, (std::vector<std::string>{"given", "first", "second", "th#rd"}));
   EXPECT_EQ(groups, (std::map<std::string, std::string>{{"second", "team"}}));
   // Nobody asks for keys and means none.
   for (const char* text : {"", "# key\n", " \n\t\r\n"}) EXPECT_THROW(read(text), Error) << text;
+  EXPECT_EQ(keys.size(), 4u);
+  EXPECT_THROW(read("second other team"), Error);
   std::filesystem::remove(path);
   EXPECT_THROW(read_api_keys(path, keys, groups), Error);
-  EXPECT_EQ(keys.size(), 4u);
 }
 
 TEST(Endpoint, IsAnAddressThatOthersReachOnlyOnPurpose) {
@@ -104,18 +105,25 @@ TEST(Endpoint, IsAnAddressThatOthersReachOnlyOnPurpose) {
   EXPECT_THROW(endpoint_of(config), Error);
 }
 
-TEST(ApiError, TakesTheShapeOfThePath) {
+TEST(ApiError, TakesTheShapeOfWhoAsks) {
+  HttpRequest request;
+  request.path = "/v1/messagesx";
   const ApiError error{.status = 503, .code = "busy", .message = "later"};
-  const HttpResponse openai = error_response(error, "/v1/messagesx");
+  const HttpResponse openai = error_response(error, request);
   EXPECT_EQ(openai.status, 503);
   EXPECT_EQ(parse_json(openai.body, {})["error"]["code"], "busy");
-  const HttpResponse anthropic = error_response(error, "/v1/messages/count_tokens");
+  request.path = "/v1/messages/count_tokens";
+  const HttpResponse anthropic = error_response(error, request);
   EXPECT_EQ(anthropic.status, 529);
   const Json body = parse_json(anthropic.body, {});
   EXPECT_EQ(body["type"], "error");
   EXPECT_EQ(body["error"], (Json{{"type", "overloaded_error"}, {"message", "later"}}));
   const std::pair<std::string, std::string> header("request-id", body["request_id"]);
   EXPECT_EQ(anthropic.headers.back(), header);
+  request.path = "/v1/models/none";
+  EXPECT_EQ(error_response(error, request).status, 503);
+  request.anthropic_version = "2023-06-01";
+  EXPECT_EQ(error_response(error, request).status, 529);
 }
 
 TEST(ApiError, HasTheWholeMessage) {
