@@ -82,6 +82,11 @@ def test_what_does_not_do_names_the_option(arguments, words):
     assert "--kv-disk" in larder("serve", "--kv-disk-size", "1GiB", code=107).stderr
 
 
+def test_what_is_logged_is_not_printed():
+    run = larder("generate", *SMALL, "-m", MODELS["smollm2"], "--kv-remote", "redis://127.0.0.1:1", "-p", "Once", "-n", 4)
+    assert "remote tier" in run.stderr and "tier" not in run.stdout and run.stdout.startswith("Once")
+
+
 @pytest.mark.parametrize("command", ["serve", "doctor"])
 @pytest.mark.parametrize("option", ["--api-key-file", "--kv-disk", "--kv-remote", "--kv-host"])
 def test_an_option_of_an_unset_variable_is_not_left_out(command, option):
