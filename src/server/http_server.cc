@@ -47,6 +47,12 @@ ServerConfig with_room_for_a_body(ServerConfig config) {
   return config;
 }
 
+// As under nohup: what its terminal does is nothing to it.
+bool ignores_hangups() {
+  struct sigaction action {};
+  return ::sigaction(SIGHUP, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
 // As many files as the system lets us have. Returns that number.
 rlim_t raise_file_limit() {
   rlimit limit{};
@@ -170,6 +176,7 @@ HttpServer::Impl::Impl(ServerConfig config, const ServedModel& model, BoundEndpo
   // From now on, so that whoever reads that the server is ready may end it: run() hears of it then.
   signals_.add(SIGINT);
   signals_.add(SIGTERM);
+  if (!ignores_hangups()) signals_.add(SIGHUP);
   model_.engine.set_after_updates([this] { wakes_.flush(); });
 }
 

@@ -9,7 +9,7 @@ namespace larder {
 
 class BoundEndpoint;
 
-// One per process: it takes SIGINT and SIGTERM from its construction on, and run() handles them.
+// One per process: it takes SIGINT, SIGTERM and SIGHUP (but under nohup) from its construction on, and run() handles them.
 class HttpServer {
  public:
   // Binds and listens. Throws Error: kUnavailable when the address is taken, kInvalidArgument when
@@ -23,7 +23,7 @@ class HttpServer {
   // The port that is bound, also when the config said 0.
   int port() const;
 
-  // Serves until shutdown() or a signal. The first SIGINT or SIGTERM drains; the second ends at
+  // Serves until shutdown() or a signal. The first signal drains; the second ends at
   // once. The engine is left running: whoever started it stops it.
   void run();
 

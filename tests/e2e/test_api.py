@@ -478,13 +478,31 @@ def refuses_connections(server):
     return True
 
 
-def test_sigterm_drains():
+@pytest.fixture
+def hangups():
+    """Sets what a process that starts from here on does with SIGHUP: nohup ignores it, and so may whoever runs the tests."""
+    before = signal.getsignal(signal.SIGHUP)
+    yield lambda action: signal.signal(signal.SIGHUP, action)
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_hangup_is_nothing_under_nohup(hangups):
+    hangups(signal.SIG_IGN)
+    with serving() as server:
+        server.process.send_signal(signal.SIGHUP)
+        assert server.post("/v1/completions", {"prompt": STORY, "max_tokens": 1}).status_code == 200
+        assert server.stop() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_drain(number, hangups):
+    hangups(signal.SIG_DFL)
     with serving("--drain-seconds", 60) as server:
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             running = pool.submit(server.post, "/v1/completions",
                                   {"prompt": STORY, "max_tokens": 100, "ignore_eos": True})
             assert wait_until(lambda: server.metrics()["vllm:num_requests_running"] == 1, 10)
-            server.process.send_signal(signal.SIGTERM)
+            server.process.send_signal(number)
             assert wait_until(lambda: refuses_connections(server), 20)
             assert running.result().json()["usage"]["completion_tokens"] == 100
         assert server.process.wait(timeout=30) == 0
