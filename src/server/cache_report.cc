@@ -15,6 +15,7 @@ double rounded(double value) { return static_cast<double>(static_cast<std::int64
 const char* advice_for(const MissedTokens& miss) {
   switch (miss.reason) {
     case MissReason::kEvicted:
+      if (miss.was_cleared) return "It was forgotten by /reset_prefix_cache: send that to measure only.";
       return "Give the cache more room (--kv-size, a smaller --kv-type, --kv-disk), or pin what comes back.";
     case MissReason::kExpired:
       return "Ask for a longer ttl, or come back sooner.";

@@ -192,7 +192,7 @@ TEST(CacheReport, TellsOfWhatWasCleared) {
   EXPECT_EQ(report["cached_tokens"], 0);
   EXPECT_GT(reasons(report)["evicted"], 60);
   EXPECT_EQ(report["misses"][0]["cleared"], true);
-  EXPECT_NE(report["misses"][0]["advice"].get<std::string>().find("--kv-size"), std::string::npos);
+  EXPECT_NE(report["misses"][0]["advice"].get<std::string>().find("/reset_prefix_cache"), std::string::npos);
 }
 
 TEST(CacheReport, AdvisesByWhatTheRequestWantedComputed) {
