@@ -496,7 +496,7 @@ ChatRequest read_request(const Fields& fields, const RequestRules& rules) {
   options.attention = rules.attention;
   read_larder_options(fields, rules, options);
   options.marks_whole_prompt = false;
-  options.takes_truncation = false;
+  options.truncation = "";
   // 0 fills the cache and answers nothing.
   const auto max_tokens = fields.integer("max_tokens", {0, kMaxInt32});
   options.has_max_tokens = max_tokens.has_value();

@@ -108,7 +108,7 @@ void read_stream(const Fields& fields, GenerationOptions& options) {
 }
 
 void read_truncation(const Fields& fields, const RequestRules& rules, GenerationOptions& options) {
-  const auto given = fields.integer("truncate_prompt_tokens", {-1, rules.max_model_len});
+  const auto given = fields.integer("truncate_prompt_tokens", {-1, rules.max_model_len - 1});
   if (!given) return;
   if (*given == 0) {
     fields.fail("truncate_prompt_tokens", "must be at least 1, or -1 for as many as fit");

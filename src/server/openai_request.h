@@ -90,7 +90,7 @@ struct GenerationOptions : ReplyOptions {
   // Only the last tokens of the prompt are kept: that many, or -1 = as many as max_model_len
   // allows.
   std::optional<int> truncate_prompt_tokens;
-  bool takes_truncation = true;  // the API has that field
+  const char* truncation = "truncate_prompt_tokens";  // what an API has for prompts that are too long; "" = nothing
   FieldNames names = {};         // the API's
   // Of a request that only fills the cache: what the one that it prepares leaves for its answer; -1 = not said.
   std::optional<int> prepared_answer_tokens;

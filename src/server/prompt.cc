@@ -34,10 +34,10 @@ int max_len(const GenerationOptions& options, const ServedModel& model) {
   // Clients know this error by its words: Anthropic's by "prompt is too long", OpenAI's by those or by "this model's
   // maximum context length is" (its code does not reach what catches it).
   const std::string reason =
-      options.takes_truncation
+      *options.truncation != '\0'
           ? fmt::format("this model's maximum context length is {} tokens, but the prompt is too long: it has {} "
-                        "tokens, and one must be left for the answer; shorten it or send truncate_prompt_tokens",
-                        most, num_tokens)
+                        "tokens, and one must be left for the answer; shorten it or send {}",
+                        most, num_tokens, options.truncation)
           : fmt::format("prompt is too long: {} tokens > {} maximum, as the model takes {} and one "
                         "must be left for the answer; shorten it",
                         num_tokens, most - 1, most);

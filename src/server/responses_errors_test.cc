@@ -61,6 +61,7 @@ TEST_F(ResponsesErrors, APromptTooLongIsInput) {
   const Json request = {{"input", std::string(500, 'a')}};
   EXPECT_EQ(refusal(request), "input");
   EXPECT_TRUE(message_.find("too long: it has 5") != std::string::npos) << message_;
+  EXPECT_TRUE(message_.ends_with(R"(shorten it or send "truncation": "auto")")) << message_;
 }
 
 TEST_F(ResponsesErrors, LengthsAndLogprobsHaveTheirOwnNames) {

@@ -212,6 +212,7 @@ void read_context(const Fields& fields, ResponsesRequest& request) {
                                           shorten(truncation)));
   }
   request.echo["truncation"] = truncation;
+  request.options.truncation = "\"truncation\": \"auto\"";
   HistoryOptions& history = request.options.history;
   const Json* larder = fields.find("larder");
   const bool is_said = larder != nullptr && larder->is_object() && larder->contains("history");
