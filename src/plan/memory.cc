@@ -1,4 +1,5 @@
 // What the machine has, what the process takes, and how both are written.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -97,6 +98,26 @@ MemoryLimit memory_limit(const MemoryFolders& folders) {
   return least;
 }
 
+struct OwnMemory {
+  std::int64_t mapped_bytes = 0, resident_bytes = 0;
+};
+
+OwnMemory own_memory(const MemoryFolders& folders) {
+  std::ifstream statm(folders.proc + "/self/statm");
+  std::int64_t size_pages = 0, resident_pages = 0;
+  statm >> size_pages >> resident_pages;
+  const std::int64_t page_bytes = ::sysconf(_SC_PAGESIZE);
+  return {size_pages * page_bytes, resident_pages * page_bytes};
+}
+
+// What `ulimit -v` leaves.
+std::int64_t address_space_left_bytes(const MemoryFolders& folders) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::numeric_limits<std::int64_t>::max();
+  const auto limit_bytes = static_cast<std::int64_t>(std::min<rlim_t>(limit.rlim_cur, std::numeric_limits<std::int64_t>::max()));
+  return std::max<std::int64_t>(0, limit_bytes - own_memory(folders).mapped_bytes);
+}
+
 }  // namespace
 
 std::int64_t memory_limit_bytes(const MemoryFolders& folders) {
@@ -115,14 +136,12 @@ std::int64_t available_memory_bytes(const MemoryFolders& folders) {
     meminfo.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
   }
   const MemoryLimit limit = memory_limit(folders);
-  return limit.limit_bytes == 0 ? available_bytes : std::min(available_bytes, limit.left_bytes());
+  if (limit.limit_bytes != 0) available_bytes = std::min(available_bytes, limit.left_bytes());
+  return std::min(available_bytes, address_space_left_bytes(folders));
 }
 
 std::int64_t resident_memory_bytes() {
-  std::ifstream statm("/proc/self/statm");
-  std::int64_t size_pages = 0, resident_pages = 0;
-  statm >> size_pages >> resident_pages;
-  return resident_pages * ::sysconf(_SC_PAGESIZE);
+  return own_memory({}).resident_bytes;
 }
 
 std::string format_bytes(std::int64_t bytes) {

@@ -1,4 +1,6 @@
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -53,6 +55,21 @@ TEST_F(MemoryTest, WithoutLimitsItIsTheMachines) {
   limit("", "max", 5, 0);
   limit("/user.slice/job", "max", 5, 0);
   expect(kAvailableBytes, 0);
+}
+
+// `ulimit -v`, of which some is mapped already.
+TEST_F(MemoryTest, TheAddressSpacesLimitCounts) {
+  constexpr rlim_t kLimitBytes = rlim_t{1} << 50;  // what this process itself maps stays far below
+  constexpr std::int64_t kLeftBytes = 50 << 20;
+  const std::int64_t page_bytes = ::sysconf(_SC_PAGESIZE);
+  write("proc/self/statm", std::to_string((static_cast<std::int64_t>(kLimitBytes) - kLeftBytes) / page_bytes) + " 10 1 1 0 1 0\n");
+  expect(kAvailableBytes, 0);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  const rlimit limited{kLimitBytes, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &limited), 0);
+  expect(kLeftBytes, 0);
+  setrlimit(RLIMIT_AS, &before);
 }
 
 // A container whose own group is the root, with or without a path from outside.

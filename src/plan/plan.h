@@ -79,8 +79,8 @@ struct MemoryFolders {
   std::string proc = "/proc";
   std::string cgroup = "/sys/fs/cgroup";
 };
-// MemAvailable of this machine, less what the limits of this process's control group and of those
-// above it forbid.
+// MemAvailable of this machine, less what the limits of this process's control group, of those
+// above it and of its address space forbid.
 std::int64_t available_memory_bytes(const MemoryFolders& folders = {});
 // Of those limits the one that leaves least; 0 = none.
 std::int64_t memory_limit_bytes(const MemoryFolders& folders = {});
