@@ -150,6 +150,12 @@ std::string one_line(const std::string& text, std::size_t max_bytes) {
   return line;
 }
 
+void refuse_other_requests(const Json& json) {
+  if (!json.is_object() || json.contains("messages") || json.contains("object")) return;
+  for (const auto& [field, whose] : {std::pair("prompt", "a completion's"), std::pair("input", "a response's")})
+    if (json.contains(field)) throw_invalid("this is {} request; those of chats and messages are replayed", whose);
+}
+
 // A file of JSON, one object per line: cache reports, or requests as they were sent.
 void read_log(const DoctorCacheOptions& options, CacheLosses& losses) {
   std::ifstream file(options.source);
@@ -177,7 +183,10 @@ void read_log(const DoctorCacheOptions& options, CacheLosses& losses) {
     const bool is_request = json.is_object() && json.contains("messages");
     // A model or an option that cannot be used is no fault of the line.
     if (is_request && !replay) replay = std::make_unique<Replay>(options.runtime);
-    attempt([&] { add_reports(is_request ? replay->report(std::move(json)) : json, losses); });
+    attempt([&] {
+      refuse_other_requests(json);
+      add_reports(is_request ? replay->report(std::move(json)) : json, losses);
+    });
   }
   if (num_skipped > 3) std::fprintf(stderr, "%d lines were left out\n", num_skipped);
   if (losses.num_requests() == 0)

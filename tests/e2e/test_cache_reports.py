@@ -185,6 +185,10 @@ def test_the_doctor_reads_anthropics_requests_with_tools(tmp_path):
         chat, {**chat, "system": [{"type": "text", "text": "Be kind."}]}, {**chat, "tools": tools})))
     run = larder("doctor", "cache", log, "-m", os.environ["LARDER_TEST_SMOLLM2"], "--json")
     assert json.loads(run.stdout)["requests"] == 3 and "left out" not in run.stderr
+    with open(log, "a") as more:
+        more.write('{"prompt": "a"}\n{"input": "a"}\n')
+    error = larder("doctor", "cache", log, "-m", os.environ["LARDER_TEST_SMOLLM2"], "--json").stderr
+    assert "jsonl:4: left out: this is a completion's request" in error and "jsonl:5: left out: this is a response's" in error
 
 
 def test_the_doctor_prepares_prompts_as_the_server_does(server, tmp_path):
