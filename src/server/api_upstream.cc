@@ -36,7 +36,7 @@ std::optional<HttpResponse> Router::refuse_loop(const HttpRequest& head) const {
        .message = is_own ? "--upstream leads back to this server, which has passed the request on already; give it "
                            "the address of another"
                          : "too many servers have passed the request on; see where each --upstream leads"},
-      head.path);
+      head);
 }
 
 UpstreamRoute Router::find_upstream(const HttpRequest& request, const Json& body) const {

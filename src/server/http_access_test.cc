@@ -114,7 +114,7 @@ TEST(HttpAccess, WebPagesMayReadRefusalsAndTheirHeaders) {
     const std::string refusal = head(more);
     EXPECT_EQ(refusal.find("HTTP/1.1 4"), 0u) << refusal;
     EXPECT_NE(refusal.find("Access-Control-Allow-Origin: http://a\r\n"), std::string::npos) << refusal;
-    EXPECT_NE(refusal.find("Access-Control-Expose-Headers: Request-Id, X-Request-Id, Retry-After, X-Larder-Route\r\n"),
+    EXPECT_NE(refusal.find("Access-Control-Expose-Headers: Request-Id, X-Request-Id, X-Should-Retry, Retry-After, Retry-After-Ms, X-Larder-Route\r\n"),
               std::string::npos);
     EXPECT_NE(refusal.find("request-id: req_"), std::string::npos);
   }

@@ -278,7 +278,7 @@ Task<void> HttpConnection::run_errand(Incoming& incoming) {
       reply_.emplace();  // which nobody reads if the client has gone
       // The writer that asked is not of the API that the client speaks.
       if (!disconnected_)
-        reply_->response = error_response(asked.generation->failure(), request.path);
+        reply_->response = error_response(asked.generation->failure(), request);
       co_return;
     }
     request.answers[*asked.errand] = std::move(body);
@@ -322,7 +322,7 @@ ApiError HttpConnection::no_room_for_reply() const {
 }
 
 HttpResponse HttpConnection::refuse_reply(const HttpRequest& request) const {
-  return error_response(no_room_for_reply(), request.path);
+  return error_response(no_room_for_reply(), request);
 }
 
 bool HttpConnection::holds(const Generation& generation, BudgetShare& share) const {

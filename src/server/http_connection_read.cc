@@ -259,7 +259,7 @@ void HttpConnection::shrink_buffer() {
 // false.
 Task<bool> HttpConnection::refuse(ApiError error, const HttpRequest& request) {
   if (error.status == 0) co_return false;
-  HttpResponse response = error_response(error, request.path);
+  HttpResponse response = error_response(error, request);
   context_.router.add_cors(request, response);
   if (co_await write_response(std::move(response), false, request.method != "HEAD")) co_await linger();
   co_return false;

@@ -119,7 +119,7 @@ Task<bool> HttpConnection::answer_from_upstream(Incoming& incoming, const Upstre
     busy.message =
         fmt::format("all {} connections to the upstream are taken; try again, or raise --upstream-connections",
                     upstream.config().max_connections);
-    co_return co_await write_from_upstream(incoming, error_response(busy, incoming.request.path));
+    co_return co_await write_from_upstream(incoming, error_response(busy, incoming.request));
   }
   const std::string& body = incoming.request.body;
   upstream.metrics().count_request(call.reason, call.edit.new_size(body.size()));
@@ -137,7 +137,7 @@ Task<bool> HttpConnection::answer_from_upstream(Incoming& incoming, const Upstre
   exchange.release();
   place.reset();
   if (disconnected_) co_return false;
-  if (failure) response = error_response(describe_upstream(std::move(*failure)), incoming.request.path);
+  if (failure) response = error_response(describe_upstream(std::move(*failure)), incoming.request);
   co_return co_await write_from_upstream(incoming, std::move(response));
 }
 

@@ -145,8 +145,12 @@ HttpResponse anthropic_error_response(const ApiError& error, const std::string& 
   return response;
 }
 
-HttpResponse error_response(const ApiError& error, std::string_view path) {
-  if (style_of(path) == ApiStyle::kOpenAi) return error_response(error);
+ApiStyle error_style_of(const HttpRequest& request) {
+  return request.anthropic_version.empty() ? style_of(request.path) : ApiStyle::kAnthropic;
+}
+
+HttpResponse error_response(const ApiError& error, const HttpRequest& request) {
+  if (error_style_of(request) == ApiStyle::kOpenAi) return error_response(error);
   return anthropic_error_response(error, "req_" + make_request_id());
 }
 

@@ -45,7 +45,6 @@ std::string_view status_text(int status);
 
 HttpResponse json_response(const Json& value, int status = 200);
 
-// Whose shape an error takes.
 enum class ApiStyle { kOpenAi, kAnthropic };
 ApiStyle style_of(std::string_view path);
 
@@ -65,8 +64,9 @@ Json anthropic_error_json(const ApiError& error, const std::string& request_id);
 
 HttpResponse error_response(const ApiError& error);
 HttpResponse anthropic_error_response(const ApiError& error, const std::string& request_id);
-// In the style of the path that was asked for.
-HttpResponse error_response(const ApiError& error, std::string_view path);
+// In the style of who asks: of the path, or of Anthropic's clients on a path that is both's or nobody's.
+ApiStyle error_style_of(const HttpRequest& request);
+HttpResponse error_response(const ApiError& error, const HttpRequest& request);
 ApiError to_api_error(const Error& error);
 
 }  // namespace larder

@@ -138,7 +138,7 @@ HttpResponse Router::refuse_path(const HttpRequest& request) {
          .message = fmt::format("there is no {}; see /v1/chat/completions, /v1/completions, "
                                 "/v1/responses, /v1/messages, /v1/models",
                                 path)},
-        request.path);
+        request);
   }
   // What is no path of its own may have been taken for an id.
   HttpResponse response = error_response(
@@ -146,7 +146,7 @@ HttpResponse Router::refuse_path(const HttpRequest& request) {
        .code = "method_not_allowed",
        .message = fmt::format("there is no {} {}; {} takes {}", shorten(request.method), path,
                               pattern == request.path ? "it" : pattern, allowed)},
-      request.path);
+      request);
   response.headers.emplace_back("Allow", allowed);
   return response;
 }
@@ -163,7 +163,7 @@ void Router::add_cors(const HttpRequest& request, HttpResponse& response) const 
   response.headers.emplace_back("Access-Control-Allow-Origin", request.origin);
   // Pages see few headers of a reply beside those that are named here.
   response.headers.emplace_back("Access-Control-Expose-Headers",
-                                "Request-Id, X-Request-Id, Retry-After, X-Larder-Route");
+                                "Request-Id, X-Request-Id, X-Should-Retry, Retry-After, Retry-After-Ms, X-Larder-Route");
   response.headers.emplace_back("Vary", "Origin");
 }
 
@@ -187,7 +187,7 @@ std::optional<HttpResponse> Router::refuse_host(const HttpRequest& head) const {
        .message = fmt::format("Host: \"{}\" is no name of this server; call it by its address, such "
                               "as 127.0.0.1, let that name in with --cors http://{}, or give --api-key",
                               shorten(host), shorten(host))},
-      head.path);
+      head);
 }
 
 std::optional<HttpResponse> Router::refuse_web_page(const HttpRequest& head,
@@ -198,7 +198,7 @@ std::optional<HttpResponse> Router::refuse_web_page(const HttpRequest& head,
         {.status = 415,
          .code = "unsupported_media_type",
          .message = "the body must be JSON; send \"Content-Type: application/json\""},
-        head.path);
+        head);
   }
   // Browsers do send these unasked, and keep but the reply from the page.
   const bool is_foreign = !head.origin.empty() && !allows_origin(head.origin);
@@ -209,7 +209,7 @@ std::optional<HttpResponse> Router::refuse_web_page(const HttpRequest& head,
        .code = "origin_not_allowed",
        .message = fmt::format("Origin: web pages of {} may not call; let them with --cors {}",
                               origin, origin)},
-      head.path);
+      head);
 }
 
 std::optional<HttpResponse> Router::check_head(const HttpRequest& head) const {
@@ -230,20 +230,20 @@ std::optional<HttpResponse> Router::check_head(const HttpRequest& head) const {
   const Route* route = find(head);
   if (route == nullptr) return refuse_path(head);
   if (!route->is_public && !keys_.empty() && !key_of(head)) {
-    const bool is_openai = style_of(head.path) == ApiStyle::kOpenAi;
+    const bool is_openai = error_style_of(head) == ApiStyle::kOpenAi;
     return error_response(
         {.status = 401,
          .code = "invalid_api_key",
          .message = fmt::format("the API key is missing or wrong; send \"{}\"",
                                 is_openai ? "Authorization: Bearer KEY" : "x-api-key: KEY")},
-        head.path);
+        head);
   }
   if (!head.content_encoding.empty() && !boost::beast::iequals(head.content_encoding, "identity")) {
     return error_response(
         {.status = 415,
          .code = "unsupported_encoding",
          .message = "compressed bodies are not taken; send it without Content-Encoding"},
-        head.path);
+        head);
   }
   if (auto refusal = refuse_loop(head)) return refusal;
   return refuse_web_page(head, *route);
@@ -281,13 +281,13 @@ Reply Router::route(const HttpRequest& request, Mailbox::Wake wake) const {
     return dispatch(request, wake);
   } catch (const Error& error) {
     if (const char* reason = rejection_of(error)) metrics_.count_rejection(reason);
-    return {error_response(to_api_error(error), request.path), nullptr};
+    return {error_response(to_api_error(error), request), nullptr};
   } catch (const std::exception& error) {
     spdlog::error("{} {}: {}", request.method, shorten(request.path), error.what());
     return {error_response({.status = 500,
                             .code = "internal_error",
                             .message = "the server failed on this request; its log has the reason"},
-                           request.path),
+                           request),
             nullptr};
   }
 }
