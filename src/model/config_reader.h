@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "model/families.h"
 #include "model/gguf.h"
 
 namespace larder {
@@ -20,20 +21,20 @@ inline constexpr std::uint64_t kMaxConfigSize = 1 << 24;  // of any dimension
 inline constexpr std::uint64_t kMaxLayers = 1024;
 inline constexpr std::uint64_t kMaxContextLen = std::uint64_t{1} << 30;
 
-// The file's keys under "<architecture>.", with limits.
+// The file's keys under "<architecture>.", with limits, and what its family has that it does not say.
 class ConfigReader {
  public:
-  ConfigReader(const GgufFile& gguf, std::string_view prefix) : gguf_(gguf), prefix_(prefix) {}
+  ConfigReader(const GgufFile& gguf, const Family& family) : gguf_(gguf), family_(family) {}
 
   const GgufFile& gguf() const { return gguf_; }
-  std::string_view prefix() const { return prefix_; }
+  const Family& family() const { return family_; }
   std::string key(std::string_view name) const {
     asked_.emplace(name);
-    return fmt::format("{}.{}", prefix_, name);
+    return fmt::format("{}.{}", family_.name, name);
   }
   bool has(std::string_view name) const { return gguf_.find(key(name)) != nullptr; }
-  // Whether YaRN's ramp is between whole pairs. gpt-oss' authors do not round; no key of GGUF says so.
-  bool rounds_ramp() const { return gguf_.find_bool("larder.rope.yarn_truncate").value_or(prefix_ != "gpt-oss"); }
+  // Whether YaRN's ramp is between whole pairs.
+  bool rounds_ramp() const { return gguf_.find_bool("larder.rope.yarn_truncate").value_or(family_.rounds_ramp); }
 
   std::optional<int> find_size(std::string_view name, std::uint64_t max = kMaxConfigSize) const {
     const auto value = gguf_.find_uint(key(name));
@@ -87,8 +88,8 @@ class ConfigReader {
 
   // Refuses keys that nobody asked for and that are not known to change nothing. "name." stands for all below it.
   void refuse_others(std::span<const std::string_view> harmless) const {
-    for (const std::string_view key : gguf_.keys_below(fmt::format("{}.", prefix_))) {
-      const std::string_view name = key.substr(prefix_.size() + 1);
+    for (const std::string_view key : gguf_.keys_below(fmt::format("{}.", family_.name))) {
+      const std::string_view name = key.substr(family_.name.size() + 1);
       const auto covers = [&](std::string_view other) { return name == other || (other.ends_with('.') && name.starts_with(other)); };
       if (!asked_.contains(name) && std::ranges::none_of(harmless, covers))
         throw_invalid("GGUF: {}: the key is unknown, and it might change what is computed", printable(key));
@@ -97,7 +98,7 @@ class ConfigReader {
 
  private:
   const GgufFile& gguf_;
-  std::string_view prefix_;
+  const Family& family_;
   mutable std::set<std::string, std::less<>> asked_;
 };
 

@@ -9,6 +9,7 @@
 #include "base/printable.h"
 #include "model/config_reader.h"
 #include "model/expert_choice.h"
+#include "model/families.h"
 #include "model/rope_config.h"
 
 namespace larder {
@@ -16,65 +17,6 @@ namespace {
 
 constexpr int kMaxKvSize = 1 << 20;               // of a token's keys: KvLayout's
 constexpr int kMaxLatentHeads = 4096;  // each has matrices of its own
-
-// What files of an architecture have that they do not say.
-struct Family {
-  std::string_view name;  // general.architecture
-  Architecture architecture;
-  bool rope_interleaved = false;
-  bool has_qkv_bias = false;
-  bool has_qk_norm = false;
-  bool norms_heads_together = false;
-  bool has_fused_gate = false;
-  bool has_pre_norms = true;
-  bool has_post_norms = false;
-  bool may_have_experts = false;
-  // Where there are windows: every so many layers one has none, where the file does not say which; 0 = all have one.
-  int window_pattern = 0;
-  bool has_local_rope = false;  // of the layers with windows
-  Activation activation = Activation::kSilu;
-};
-
-constexpr Family kFamilies[] = {
-    {.name = "llama", .architecture = Architecture::kLlama, .rope_interleaved = true, .may_have_experts = true},
-    {.name = "qwen2", .architecture = Architecture::kQwen2, .has_qkv_bias = true},
-    {.name = "qwen3", .architecture = Architecture::kQwen3, .has_qk_norm = true},
-    {.name = "qwen3moe", .architecture = Architecture::kQwen3Moe, .has_qk_norm = true, .may_have_experts = true},
-    {.name = "gemma3", .architecture = Architecture::kGemma3, .has_qk_norm = true, .has_post_norms = true,
-     .window_pattern = 6, .has_local_rope = true, .activation = Activation::kGeluTanh},
-    {.name = "gemma2", .architecture = Architecture::kGemma2, .has_post_norms = true, .window_pattern = 2,
-     .activation = Activation::kGeluTanh},
-    {.name = "deepseek2", .architecture = Architecture::kDeepSeek2, .rope_interleaved = true, .may_have_experts = true},
-    {.name = "phi3", .architecture = Architecture::kPhi3, .has_fused_gate = true},
-    {.name = "smollm3", .architecture = Architecture::kSmolLm3, .rope_interleaved = true},
-    {.name = "granite", .architecture = Architecture::kGranite, .rope_interleaved = true},
-    {.name = "mistral3", .architecture = Architecture::kMistral3, .rope_interleaved = true},
-    {.name = "olmo2", .architecture = Architecture::kOlmo2, .has_qk_norm = true, .norms_heads_together = true,
-     .has_pre_norms = false, .has_post_norms = true, .window_pattern = 4, .has_local_rope = true},
-    {.name = "exaone4", .architecture = Architecture::kExaone4, .has_qk_norm = true, .has_pre_norms = false,
-     .has_post_norms = true, .window_pattern = 4},
-    {.name = "seed_oss", .architecture = Architecture::kSeedOss, .has_qkv_bias = true},
-    {.name = "ernie4_5", .architecture = Architecture::kErnie45, .rope_interleaved = true},
-    {.name = "qwen2moe", .architecture = Architecture::kQwen2Moe, .has_qkv_bias = true, .may_have_experts = true},
-    {.name = "granitemoe", .architecture = Architecture::kGraniteMoe, .rope_interleaved = true, .may_have_experts = true},
-    {.name = "glm4", .architecture = Architecture::kGlm4, .rope_interleaved = true, .has_fused_gate = true,
-     .has_post_norms = true},
-    {.name = "gpt-oss", .architecture = Architecture::kGptOss, .has_qkv_bias = true, .may_have_experts = true,
-     .window_pattern = 2, .activation = Activation::kClampedSwiglu},
-    {.name = "glm4moe", .architecture = Architecture::kGlm4Moe, .may_have_experts = true},
-    {.name = "dots1", .architecture = Architecture::kDots1, .has_qk_norm = true, .may_have_experts = true},
-    {.name = "ernie4_5-moe", .architecture = Architecture::kErnie45Moe, .rope_interleaved = true, .may_have_experts = true},
-};
-
-const Family& read_family(const GgufFile& gguf) {
-  const auto name = gguf.find_string("general.architecture");
-  if (!name) throw_invalid("GGUF: general.architecture: the key is missing");
-  const auto known = std::ranges::find(kFamilies, std::string_view(*name), &Family::name);
-  if (known != std::end(kFamilies)) return *known;
-  std::string all;
-  for (const Family& family : kFamilies) all += fmt::format("{}{}", all.empty() ? "" : ", ", family.name);
-  throw_invalid("GGUF: general.architecture: '{}' is not supported; these are: {}", printable(*name), all);
-}
 
 // A list of flags by layer; nullopt: the file has none.
 std::optional<std::vector<bool>> find_layer_flags(const ConfigReader& reader, std::string_view name, std::size_t num_layers) {
@@ -90,21 +32,22 @@ std::optional<std::vector<bool>> find_layer_flags(const ConfigReader& reader, st
 
 // Whether pairs turn by a picture's rows and columns, too: of a text all of these are the position (Qwen2-VL,
 // arXiv:2409.12191).
-bool read_rope_sections(const ModelConfig& config, const ConfigReader& reader) {
+bool read_rope_sections(const ConfigReader& reader) {
   const std::string key = reader.key("rope.dimension_sections");
   const auto sections = reader.gguf().find_ints(key).value_or(std::vector<std::int64_t>());
   const bool are_there = std::ranges::any_of(sections, [](std::int64_t pairs) { return pairs != 0; });
-  if (are_there && config.architecture != Architecture::kGlm4) throw_invalid("GGUF: {} of this family is not supported", key);
+  if (are_there && !reader.family().may_have_rope_sections)
+    throw_invalid("GGUF: {} of this family is not supported", key);
   return are_there;
 }
 
 // What sliding layers have apart, where Larder has the same for all layers.
-void refuse_other_sliding_layers(const ModelConfig& config, const ConfigReader& reader, const Family& family) {
+void refuse_other_sliding_layers(const ModelConfig& config, const ConfigReader& reader) {
   const auto refuse_other = [&](std::string_view name, std::optional<double> own, double whole) {
     if (own && *own != whole)
       throw_invalid("GGUF: {} is {}, that of all layers {}: this feature is not supported", reader.key(name), *own, whole);
   };
-  if (!family.has_local_rope)
+  if (!reader.family().has_local_rope)
     refuse_other("rope.freq_base_swa", reader.find_positive("rope.freq_base_swa"),
                  reader.find_positive("rope.freq_base").value_or(10000));
   for (const char* name : {"attention.key_length_swa", "attention.value_length_swa"})
@@ -112,41 +55,39 @@ void refuse_other_sliding_layers(const ModelConfig& config, const ConfigReader& 
 }
 
 // Which layers slide: for each layer, or every layer but each `pattern`-th.
-std::vector<bool> read_sliding_layers(const ConfigReader& reader, std::size_t num_layers, int default_pattern) {
+std::vector<bool> read_sliding_layers(const ConfigReader& reader, std::size_t num_layers) {
   if (auto flags = find_layer_flags(reader, "attention.sliding_window_pattern", num_layers)) return *flags;
   std::vector<bool> sliding(num_layers, true);
   const int pattern =
-      reader.find_size("attention.sliding_window_pattern", kMaxLayers).value_or(default_pattern);
+      reader.find_size("attention.sliding_window_pattern", kMaxLayers).value_or(reader.family().window_pattern);
   if (pattern > 0)
     for (std::size_t i = 0; i < num_layers; ++i)
       sliding[i] = (i + 1) % static_cast<std::size_t>(pattern) != 0;
   return sliding;
 }
 
-// nullopt: none, as 0 says in files of Phi 4.
-std::optional<int> find_window(const ModelConfig& config, const ConfigReader& reader) {
-  const bool may_be_none = config.architecture == Architecture::kPhi3;
-  if (may_be_none && reader.gguf().find_uint(reader.key("attention.sliding_window")) == 0U) return std::nullopt;
-  const auto window = reader.find_size("attention.sliding_window", kMaxContextLen);
-  // Gemma 2's first files do not say what all of its sizes have.
-  return !window && config.architecture == Architecture::kGemma2 ? 4096 : window;
+// nullopt: none.
+std::optional<int> find_window(const ConfigReader& reader) {
+  const Family& family = reader.family();
+  constexpr const char* kWindow = "attention.sliding_window";
+  if (family.may_say_window_0 && reader.gguf().find_uint(reader.key(kWindow)) == 0U) return std::nullopt;
+  if (family.needs_window) return reader.size(kWindow, kMaxContextLen);
+  const auto window = reader.find_size(kWindow, kMaxContextLen);
+  return !window && family.default_window > 0 ? family.default_window : window;
 }
 
 // Which layers see a window only; empty: none does.
-std::vector<bool> read_windows(ModelConfig& config, const ConfigReader& reader, const Family& family, int longest_len) {
-  const bool is_gemma3 = config.architecture == Architecture::kGemma3;
-  const auto window = find_window(config, reader);
-  if (!window) {
-    if (is_gemma3 || config.architecture == Architecture::kGptOss)
-      reader.size("attention.sliding_window");  // required: throws
-    return {};
-  }
+std::vector<bool> read_windows(ModelConfig& config, const ConfigReader& reader, int longest_len) {
+  const Family& family = reader.family();
+  const auto window = find_window(reader);
+  if (!window) return {};
   if (family.has_local_rope) {
-    const double base = is_gemma3 ? 10000 : reader.find_positive("rope.freq_base").value_or(10000);
+    const double base =
+        family.local_base > 0 ? family.local_base : reader.find_positive("rope.freq_base").value_or(10000);
     config.ropes.push_back(
         {.frequencies = plain_frequencies(reader.find_positive("rope.freq_base_swa").value_or(base), config.rope_dim)});
   }
-  std::vector<bool> sliding = read_sliding_layers(reader, config.layers.size(), family.window_pattern);
+  std::vector<bool> sliding = read_sliding_layers(reader, config.layers.size());
   // A window that no sequence leaves is none.
   const int seen = *window < std::max(config.context_len, longest_len) ? *window : 0;
   for (std::size_t i = 0; i < sliding.size(); ++i)
@@ -154,15 +95,15 @@ std::vector<bool> read_windows(ModelConfig& config, const ConfigReader& reader, 
   return sliding;
 }
 
-// Layers whose queries and keys do not turn (NoPE, arXiv:2305.19466): those that the file says, or every fourth of
-// SmolLM3's, and of EXAONE's those that see all where others see a window. A rotation by nothing leaves every bit.
+// Layers whose queries and keys do not turn (NoPE, arXiv:2305.19466): those that the file says, or else the family's.
+// A rotation by nothing leaves every bit.
 void add_still_layers(ModelConfig& config, const ConfigReader& reader, const std::vector<bool>& sliding) {
   const auto turns = find_layer_flags(reader, "attention.rope_pattern", config.layers.size());
-  const bool is_exaone = config.architecture == Architecture::kExaone4;
+  const StillLayers usual = reader.family().still_layers;
   bool found = false;
   for (std::size_t i = 0; i < config.layers.size(); ++i) {
-    bool is_still = config.architecture == Architecture::kSmolLm3 && i % 4 == 3;
-    if (is_exaone && !sliding.empty()) is_still = !sliding[i];
+    bool is_still = usual == StillLayers::kEveryFourth && i % 4 == 3;
+    if (usual == StillLayers::kWithoutWindow && !sliding.empty()) is_still = !sliding[i];
     if (turns) is_still = !(*turns)[i];
     if (is_still) config.layers[i].rope = static_cast<int>(config.ropes.size());
     found |= is_still;
@@ -170,9 +111,9 @@ void add_still_layers(ModelConfig& config, const ConfigReader& reader, const std
   if (found) config.ropes.push_back({.frequencies = std::vector<double>(static_cast<std::size_t>(config.rope_dim) / 2)});
 }
 
-void read_layers(ModelConfig& config, const ConfigReader& reader, const Family& family, int longest_len) {
+void read_layers(ModelConfig& config, const ConfigReader& reader, int longest_len) {
   config.ropes.push_back(read_global_rope(reader, config.rope_dim, longest_len));
-  add_still_layers(config, reader, read_windows(config, reader, family, longest_len));
+  add_still_layers(config, reader, read_windows(config, reader, longest_len));
 }
 
 // As files have it since the matrices of a head's keys and values are kept apart.
@@ -217,7 +158,7 @@ void read_heads(ModelConfig& config, const ConfigReader& reader, int num_layers)
                     config.num_heads, config.hidden_size);
     config.head_dim = config.hidden_size / config.num_heads;
   }
-  if (config.architecture == Architecture::kDeepSeek2) read_latent(config, reader);
+  if (reader.family().has_latent) read_latent(config, reader);
   const int value_dim = reader.find_size("attention.value_length").value_or(config.head_dim);
   if (value_dim != config.head_dim && config.latent.rank == 0)
     throw_invalid("GGUF: {}: {}, but keys have {}: different sizes are not supported",
@@ -243,7 +184,7 @@ bool has_ranking_bias(const GgufFile& gguf) {
   return std::ranges::any_of(gguf.tensors(), [](const GgufTensor& tensor) { return tensor.name.ends_with(".exp_probs_b.bias"); });
 }
 
-// What a file may say of them; where it is silent, they are chosen by softmax from all.
+// What a file may say of them; where it is silent, they are the family's, chosen from all.
 void read_expert_options(ExpertConfig& experts, const ConfigReader& reader) {
   if (const auto num_shared = reader.gguf().find_uint(reader.key("expert_shared_count")).value_or(0); num_shared > 0) {
     if (num_shared > kMaxConfigSize / static_cast<std::uint64_t>(experts.ffn_size))
@@ -263,9 +204,7 @@ void read_expert_options(ExpertConfig& experts, const ConfigReader& reader) {
   if (experts.weighs_shared && experts.shared_ffn_size == 0)
     throw_invalid("GGUF: {}: {}", reader.key(kSharedSize), is_none ? "0 leaves nothing to weigh" : "the key is missing");
   const auto given = reader.gguf().find_uint(reader.key("expert_gating_func"));
-  // Of these files of one family are taken alike.
-  const bool is_known = experts.gating == ExpertGating::kSigmoid || reader.prefix() == "ernie4_5-moe";
-  if (!given && !is_known && has_ranking_bias(reader.gguf()))
+  if (!given && !reader.family().may_leave_out_gating && has_ranking_bias(reader.gguf()))
     throw_invalid("GGUF: {}: the key is missing, and nothing else says how experts are weighed",
                   reader.key("expert_gating_func"));
   constexpr ExpertGating kGatings[] = {ExpertGating::kSoftmax, ExpertGating::kSigmoid, ExpertGating::kSoftmaxOfChosen};
@@ -287,64 +226,52 @@ void read_expert_options(ExpertConfig& experts, const ConfigReader& reader) {
                   experts.num_groups, experts.num_experts);
 }
 
-void read_experts(ModelConfig& config, const ConfigReader& reader, const Family& family) {
-  const bool is_deepseek = config.architecture == Architecture::kDeepSeek2;
-  const bool is_gpt_oss = config.architecture == Architecture::kGptOss;
-  const bool is_qwen2 = config.architecture == Architecture::kQwen2Moe;
-  // GLM 4.5 and dots.llm1 as DeepSeek-V3.
-  const bool is_as_v3 = config.architecture == Architecture::kGlm4Moe || config.architecture == Architecture::kDots1;
-  const bool is_ernie = config.architecture == Architecture::kErnie45Moe;
-  const bool needs_experts = is_qwen2 || is_gpt_oss || is_as_v3 || is_ernie || config.architecture == Architecture::kQwen3Moe ||
-                             config.architecture == Architecture::kGraniteMoe;
-  if (!family.may_have_experts) return reader.refuse_nonzero("expert_count");
-  if (!needs_experts && reader.gguf().find_uint(reader.key("expert_count")).value_or(0) == 0) return;
+void read_experts(ModelConfig& config, const ConfigReader& reader) {
+  const Family& family = reader.family();
+  if (family.experts == Presence::kNever) return reader.refuse_nonzero("expert_count");
+  if (family.experts == Presence::kMaybe && reader.gguf().find_uint(reader.key("expert_count")).value_or(0) == 0) return;
   const std::uint64_t num_dense = reader.gguf().find_uint(reader.key("leading_dense_block_count")).value_or(0);
   if (num_dense >= config.layers.size())
     throw_invalid("GGUF: {}: {} of {} layers, and none is left to have experts", reader.key("leading_dense_block_count"),
                   num_dense, config.layers.size());
   for (std::size_t i = num_dense; i < config.layers.size(); ++i) config.layers[i].has_experts = true;
-  ExpertConfig& experts = config.experts;
+  ExpertConfig& experts = config.experts = family.usual_experts;
   experts.num_experts = reader.size("expert_count", kMaxExperts);
   experts.num_chosen = reader.size("expert_used_count", static_cast<std::uint64_t>(experts.num_experts));
   experts.ffn_size = reader.find_size("expert_feed_forward_length").value_or(config.ffn_size);
-  experts.normalises = !is_deepseek && !is_qwen2 && !is_as_v3;
-  experts.weighs_shared = is_qwen2;
-  experts.has_biases = is_gpt_oss;
-  if (is_gpt_oss) experts.gating = ExpertGating::kSoftmaxOfChosen;
-  if (is_as_v3) experts.gating = ExpertGating::kSigmoid;
   if (reader.find_size("interleave_moe_layer_step").value_or(1) != 1)
     throw_invalid("GGUF: {}: values other than 1 are not supported", reader.key("interleave_moe_layer_step"));
   if (num_dense == 0) config.ffn_size = experts.ffn_size;
   read_expert_options(experts, reader);
 }
 
-void set_traits(ModelConfig& config, const ConfigReader& reader, const Family& family) {
-  const bool is_gemma2 = config.architecture == Architecture::kGemma2;
-  const bool is_gemma3 = config.architecture == Architecture::kGemma3;
-  const bool is_deepseek = config.architecture == Architecture::kDeepSeek2;
+// tensor: of the first layer, which says whether the model has it.
+bool has(Presence presence, const ConfigReader& reader, std::string_view tensor) {
+  if (presence != Presence::kMaybe) return presence == Presence::kAlways;
+  return reader.gguf().find_tensor(tensor) != nullptr;
+}
+
+void set_traits(ModelConfig& config, const ConfigReader& reader) {
+  const Family& family = reader.family();
   // Published files of llama have the rows of Q and K in another order than the model's authors, who rotate halves; those
   // of GLM 4 that see pictures, too, have the rows for halves.
-  config.rope_interleaved = family.rope_interleaved && !read_rope_sections(config, reader) &&
+  config.rope_interleaved = family.rope_interleaved && !read_rope_sections(reader) &&
                             !reader.gguf().find_bool("larder.rope.halves").value_or(false);
-  // Files of GLM have them or not.
-  const bool is_glm_moe = config.architecture == Architecture::kGlm4Moe;
-  const auto has_tensor = [&](const char* name) { return reader.gguf().find_tensor(name) != nullptr; };
-  config.has_qkv_bias = family.has_qkv_bias || ((config.architecture == Architecture::kGlm4 || is_glm_moe) &&
-                                                has_tensor("blk.0.attn_q.bias"));
-  config.has_qk_norm = family.has_qk_norm || (is_glm_moe && has_tensor("blk.0.attn_q_norm.weight"));
+  config.has_qkv_bias = has(family.qkv_bias, reader, "blk.0.attn_q.bias");
+  config.has_qk_norm = has(family.qk_norm, reader, "blk.0.attn_q_norm.weight");
   config.has_fused_gate = family.has_fused_gate;
   config.norms_heads_together = family.norms_heads_together;
   config.has_pre_norms = family.has_pre_norms;
   config.has_post_norms = family.has_post_norms;
   config.activation = family.activation;
-  config.has_output_bias = config.has_sink_scores = config.architecture == Architecture::kGptOss;
-  if (is_gemma2 || is_gemma3) config.embedding_scale = static_cast<float>(std::sqrt(config.hidden_size));
-  // Both 27B, told by their 46 and 62 layers, scale by hidden_size / num_heads instead of head_dim.
-  const bool is_gemma_27b = (is_gemma2 && config.num_layers() == 46) || (is_gemma3 && config.num_layers() == 62);
-  const double scaled_dim = is_gemma_27b
+  config.ffn_norm_tensor = family.ffn_norm_tensor;
+  config.has_output_bias = family.has_output_bias;
+  config.has_sink_scores = family.has_sink_scores;
+  if (family.scales_embedding) config.embedding_scale = static_cast<float>(std::sqrt(config.hidden_size));
+  const double scaled_dim = config.num_layers() == family.num_layers_of_other_scale
                                 ? static_cast<double>(config.hidden_size) / config.num_heads
-                                : static_cast<double>(is_deepseek ? config.latent.nope_dim + config.rope_dim
-                                                                  : config.head_dim);
+                                : static_cast<double>(family.has_latent ? config.latent.nope_dim + config.rope_dim
+                                                                        : config.head_dim);
   const double factor = reader.find_positive_or_none("rope.scaling.factor").value_or(1);
   config.attention_scale = static_cast<float>(
       reader.find_positive("attention.scale").value_or(yarn_score_scale(reader, factor) / std::sqrt(scaled_dim)));
@@ -356,7 +283,7 @@ void set_traits(ModelConfig& config, const ConfigReader& reader, const Family& f
 // Granite's. With r the factor on what attention and MLP add to the residual stream x, the stream is kept as x / r, to
 // which they add what they are: a norm of x / r with an epsilon of 1 / r^2 times that of x is the norm of x.
 void read_multipliers(ModelConfig& config, const ConfigReader& reader) {
-  if (config.architecture != Architecture::kGranite && config.architecture != Architecture::kGraniteMoe) {
+  if (!reader.family().has_multipliers) {
     for (const char* name : {"logit_scale", "residual_scale", "embedding_scale"}) reader.refuse_nonzero(name);
     return;
   }
@@ -374,29 +301,28 @@ void read_multipliers(ModelConfig& config, const ConfigReader& reader) {
     throw_invalid("GGUF: {}: {} is no number to divide by", reader.key("logit_scale"), *reader.find_positive("logit_scale"));
 }
 
-// Gemma 2's, whose first files do not say them.
 void read_caps(ModelConfig& config, const ConfigReader& reader) {
   const auto read_cap = [&](const char* name, float usual) {
-    if (config.architecture != Architecture::kGemma2) {
+    if (usual == 0) {
       reader.refuse_nonzero(name);
       return 0.0F;
     }
     return reader.has(name) ? static_cast<float>(reader.find_positive_or_none(name).value_or(0)) : usual;
   };
-  config.score_cap = read_cap("attn_logit_softcapping", 50);
-  config.logit_cap = read_cap("final_logit_softcapping", 30);
+  config.score_cap = read_cap("attn_logit_softcapping", reader.family().score_cap);
+  config.logit_cap = read_cap("final_logit_softcapping", reader.family().logit_cap);
 }
 
 void read_temperature(ModelConfig& config, const ConfigReader& reader) {
-  if (config.architecture != Architecture::kMistral3) return reader.refuse_nonzero("attention.temperature_scale");
+  if (!reader.family().has_temperature) return reader.refuse_nonzero("attention.temperature_scale");
   config.temperature.scale = reader.find_positive_or_none("attention.temperature_scale").value_or(0);
   if (config.temperature.scale != 0)
     config.temperature.length = reader.size("rope.scaling.original_context_length", kMaxContextLen);
 }
 
-// Behind the layers of GLM 4.5 are those that would predict what comes after the next token, counted as blocks, too.
-int read_num_left_out(const ConfigReader& reader, const Family& family, int num_blocks) {
-  if (family.architecture != Architecture::kGlm4Moe) return 0;
+// Behind the layers may be those that would predict what comes after the next token, counted as blocks, too.
+int read_num_left_out(const ConfigReader& reader, int num_blocks) {
+  if (!reader.family().counts_further_layers) return 0;
   const std::uint64_t count = reader.gguf().find_uint(reader.key("nextn_predict_layers")).value_or(0);
   if (count >= static_cast<std::uint64_t>(num_blocks))
     throw_invalid("GGUF: {}: {} of {} layers, and none is left", reader.key("nextn_predict_layers"), count, num_blocks);
@@ -428,24 +354,21 @@ constexpr std::string_view kHarmless[] = {
 
 ModelConfig read_model_config(const GgufFile& gguf, int max_model_len) {
   ModelConfig config;
-  const Family& family = read_family(gguf);
-  config.architecture = family.architecture;
-  const ConfigReader reader(gguf, family.name);
+  const ConfigReader reader(gguf, read_family(gguf));
   config.name = printable(gguf.find_string("general.name").value_or(""));
   for (const char* name : {"attention.max_alibi_bias", "attention.clamp_kqv", "attention.temperature_length",
                            "attention.output_scale", "attention.value_scale", "attention.shared_kv_layers",
                            "rope.dimension_count_swa", "swin_norm", "num_loops"})
     reader.refuse_nonzero(name);
   // It is YaRN's: beside another scaling, or none, it would multiply scores that nobody trained so.
-  const bool may_have_multiplier =
-      config.architecture == Architecture::kDeepSeek2 || config.architecture == Architecture::kMistral3;
+  const bool may_have_multiplier = reader.family().yarn_multiplier != YarnMultiplier::kNone;
   if (!may_have_multiplier || gguf.find_string(reader.key("rope.scaling.type")) != "yarn")
     reader.refuse_nonzero("rope.scaling.yarn_log_multiplier");
   if (!gguf.find_bool(reader.key("attention.causal")).value_or(true))
     throw_invalid("GGUF: {}: tokens that see what comes after them are not supported", reader.key("attention.causal"));
 
   const int num_blocks = reader.size("block_count", kMaxLayers);
-  config.num_left_out = read_num_left_out(reader, family, num_blocks);
+  config.num_left_out = read_num_left_out(reader, num_blocks);
   config.hidden_size = reader.size("embedding_length");
   config.ffn_size = reader.uniform_size("feed_forward_length", num_blocks);
   config.context_len = reader.size("context_length", kMaxContextLen);
@@ -457,11 +380,11 @@ ModelConfig read_model_config(const GgufFile& gguf, int max_model_len) {
   config.rms_epsilon = static_cast<float>(*epsilon);
 
   read_heads(config, reader, num_blocks);
-  refuse_other_sliding_layers(config, reader, family);
+  refuse_other_sliding_layers(config, reader);
   config.layers.resize(static_cast<std::size_t>(num_blocks - config.num_left_out));
-  read_layers(config, reader, family, max_model_len > 0 ? max_model_len : config.context_len);
-  read_experts(config, reader, family);
-  set_traits(config, reader, family);
+  read_layers(config, reader, max_model_len > 0 ? max_model_len : config.context_len);
+  read_experts(config, reader);
+  set_traits(config, reader);
   read_multipliers(config, reader);
   read_caps(config, reader);
   read_temperature(config, reader);

@@ -11,11 +11,6 @@
 
 namespace larder {
 
-enum class Architecture {
-  kLlama, kQwen2, kQwen3, kQwen3Moe, kGemma3, kDeepSeek2, kPhi3, kSmolLm3, kGranite, kMistral3, kOlmo2, kExaone4,
-  kSeedOss, kErnie45, kGlm4, kQwen2Moe, kGraniteMoe, kGptOss, kGlm4Moe, kDots1,
-  kErnie45Moe, kGemma2
-};
 // kClampedSwiglu: KernelTable::clamped_swiglu, of experts alone.
 enum class Activation { kSilu, kGeluTanh, kClampedSwiglu };
 
@@ -70,7 +65,6 @@ struct LayerConfig {
 };
 
 struct ModelConfig {
-  Architecture architecture = Architecture::kLlama;
   std::string name;     // general.name, may be empty
   int hidden_size = 0;  // embedding_length
   int ffn_size = 0;     // feed_forward_length, of the layers without experts
@@ -99,6 +93,7 @@ struct ModelConfig {
   bool has_fused_gate = false;   // ffn_up's rows come behind as many of the gate, in one matrix
   bool has_pre_norms = true;     // attention and MLP take the norm of the residual stream, else the stream itself
   bool has_post_norms = false;   // RMS norm of what attention and MLP add to the residual
+  const char* ffn_norm_tensor = "ffn_norm.weight";  // of the norm before the MLP; some files name it as another one
   bool tied_embeddings = false;  // the embedding is the output matrix, too
   std::vector<RopeConfig> ropes;
   std::vector<LayerConfig> layers;

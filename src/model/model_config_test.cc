@@ -21,7 +21,6 @@ TEST(ModelConfig, Llama) {
                                       .add_uint("llama.attention.head_count_kv", 2)
                                       .add_uint("llama.rope.dimension_count", 8)
                                       .add_float("llama.rope.freq_base", 100.0f));
-  EXPECT_EQ(config.architecture, Architecture::kLlama);
   EXPECT_EQ(config.name, "small");
   EXPECT_EQ(config.hidden_size, 64);
   EXPECT_EQ(config.ffn_size, 128);

@@ -41,7 +41,7 @@ void apply_yarn(RopeConfig& rope, const ConfigReader& reader, double base, doubl
   double of_factor = factor > 1 && !is_on_scores ? 0.1 * std::log(factor) + 1 : 1;
   // Mistral's have both, which leaves nothing where mscale_all_dim, the key, is 1.
   const double all_dim = reader.find_positive_or_none("rope.scaling.yarn_log_multiplier").value_or(0);
-  if (reader.prefix() == "mistral3" && factor > 1) of_factor /= 0.1 * all_dim * std::log(factor) + 1;
+  if (reader.family().yarn_multiplier == YarnMultiplier::kOnMagnitude && factor > 1) of_factor /= 0.1 * all_dim * std::log(factor) + 1;
   rope.magnitude = reader.find_positive("rope.scaling.attn_factor").value_or(1) *
                    reader.find_positive("rope.scaling.yarn_attn_factor").value_or(of_factor);
 }
@@ -90,7 +90,7 @@ std::vector<double> plain_frequencies(double base, int rope_dim) {
 }
 
 double yarn_score_scale(const ConfigReader& reader, double factor) {
-  if (reader.prefix() != "deepseek2") return 1;
+  if (reader.family().yarn_multiplier != YarnMultiplier::kOnScores) return 1;
   const double multiplier = reader.find_positive_or_none("rope.scaling.yarn_log_multiplier").value_or(0);
   const double scale = factor > 1 ? 1 + multiplier * std::log(factor) : 1;
   return scale * scale;

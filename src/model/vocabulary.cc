@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "model/families.h"
 #include "tokenizer/chat_template.h"
 #include "tokenizer/pre_tokenizer.h"
 
@@ -60,7 +61,7 @@ std::vector<TokenKind> read_kinds(const GgufFile& gguf) {
 }
 
 // Files of Phi 3 do not tell what its tokenizer.json does: all special tokens but these strip what is behind them.
-void add_strips_of_phi3(Vocabulary& vocabulary) {
+void add_strips_behind(Vocabulary& vocabulary) {
   for (std::size_t id = 0; id < vocabulary.kinds.size(); ++id) {
     const std::string& text = vocabulary.tokens[id];
     const bool is_none = text == "<s>" || text == "<unk>" || text == "<|endoftext|>";
@@ -126,8 +127,9 @@ Vocabulary read_vocabulary(const GgufFile& gguf) {
   constexpr std::string_view kStripsRight = "larder.tokenizer.strips_right";
   vocabulary.strips_right = read_ids(gguf, kStripsRight, num_tokens);
   vocabulary.strips_left = read_ids(gguf, "larder.tokenizer.strips_left", num_tokens);
-  if (is_sentence_piece && gguf.find_string("general.architecture") == "phi3" && !gguf.find(kStripsRight))
-    add_strips_of_phi3(vocabulary);
+  const Family* family = find_family(gguf.find_string("general.architecture").value_or(""));
+  const bool strips_behind = is_sentence_piece && family && family->strips_behind_specials;
+  if (strips_behind && !gguf.find(kStripsRight)) add_strips_behind(vocabulary);
   return vocabulary;
 }
 

@@ -93,12 +93,7 @@ class WeightPlan {
     if (config_.has_output_bias) add_bias(name("attn_output.bias"), hidden, layer.o_bias);
     if (config_.has_post_norms)
       add_vector(name("post_attention_norm.weight"), hidden, layer.post_attention_norm);
-    // Files of Seed OSS, gpt-oss and GLM 4.5 give that norm the name of another one.
-    const bool has_other_name = config_.architecture == Architecture::kSeedOss ||
-                                config_.architecture == Architecture::kGptOss ||
-                                config_.architecture == Architecture::kGlm4Moe;
-    if (config_.has_pre_norms)
-      add_vector(name(has_other_name ? "post_attention_norm.weight" : "ffn_norm.weight"), hidden, layer.ffn_norm);
+    if (config_.has_pre_norms) add_vector(name(config_.ffn_norm_tensor), hidden, layer.ffn_norm);
     if (config_.layers[static_cast<std::size_t>(index)].has_experts) {
       add_expert_weights(index, layer);
     } else {
