@@ -3,22 +3,15 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "model/gguf_builder.h"
+#include "model/hf_classes.h"
 #include "model/hf_rope.h"
 
 namespace larder {
 
-// The tensors of a layer differ by these. kPostNorms: OLMo's and EXAONE's.
-enum class HfFamily {
-  kLlama, kMixtral, kQwen2, kQwen3, kQwen3Moe, kGemma2, kGemma3, kPhi3, kPostNorms, kGlm4, kQwen2Moe, kGptOss, kGlm4Moe
-};
-
 struct HfConfig {
-  HfFamily family = HfFamily::kLlama;
-  std::string_view architecture;  // GGUF's
+  const HfClass* hf_class = nullptr;
   int num_layers = 0;
   int num_experts = 0;  // 0 = none
   int num_dense = 0;    // of the first layers, which have none

@@ -14,6 +14,7 @@
 #include "kv/tier_test_support.h"
 #include "model/exactness.h"
 #include "model/golden.h"
+#include "model/hf_classes.h"
 #include "model/hf_text_part.h"
 #include "model/model_files.h"
 #include "model/vocabulary.h"
@@ -325,6 +326,10 @@ TEST_F(HfModelTest, TextPartsOfModelsThatReadImages) {
   // Turns end as the whole says.
   EXPECT_EQ(error_of_part([](json& c) { c["eos_token_id"] = {1, 7}; }), "");
   EXPECT_THAT(Tokenizer(read_vocabulary(ModelFiles(path()).gguf())).end_tokens(), ::testing::Contains(7));
+}
+
+TEST(HfClasses, EachIsOfAFamily) {
+  for (const HfClass& known : hf_classes()) EXPECT_NE(find_family(known.architecture), nullptr) << known.name;
 }
 
 TEST(HfTextPart, TensorsAreNamedAsInAFolderOfTheirOwn) {

@@ -10,12 +10,11 @@ namespace larder {
 namespace {
 
 struct HfRopeShape {
+  const HfClass& hf_class;
   std::string prefix;  // of GGUF's keys
   int rope_dim = 0;
   double base = 0;
 };
-
-constexpr double kDefaultBase = 10000;  // the architectures' own, where a file says none
 
 double positive(const HfObject& object, std::string_view key) {
   const double value = object.number(key);
@@ -60,7 +59,8 @@ std::optional<double> yarn_magnitude(const HfObject& rope, double factor) {
   return scale(of_mscale) / scale(of_all);
 }
 
-void add_yarn(const HfObject& rope, const std::string& prefix, GgufBuilder& metadata) {
+void add_yarn(const HfObject& rope, const HfRopeShape& shape, GgufBuilder& metadata) {
+  const std::string& prefix = shape.prefix;
   const double factor = positive(rope, "factor");
   metadata.add_string(prefix + ".rope.scaling.type", "yarn");
   add_float(metadata, prefix + ".rope.scaling.factor", factor);
@@ -71,7 +71,7 @@ void add_yarn(const HfObject& rope, const std::string& prefix, GgufBuilder& meta
   for (const char* beta : {"beta_fast", "beta_slow"})
     if (rope.find(beta)) add_float(metadata, prefix + ".rope.scaling.yarn_" + beta, positive(rope, beta));
   metadata.add_bool("larder.rope.yarn_truncate", rope.find_bool("truncate").value_or(true));
-  if (prefix != "mistral3") return;
+  if (!shape.hf_class.family().has_temperature) return;
   (void)rope.find("max_position_embeddings");
   if (rope.find("llama_4_scaling_beta"))
     add_float(metadata, prefix + ".attention.temperature_scale", positive(rope, "llama_4_scaling_beta"));
@@ -114,14 +114,14 @@ HfRope add_longrope(const HfObject& config, const HfObject& rope, const HfRopeSh
 HfRope add_scaling(const HfObject& config, const HfObject& scaling, const HfRopeShape& shape, GgufBuilder& metadata) {
   const std::string type = type_of(scaling);
   HfRope rope;
-  // Phi 3's first files have other names for it.
-  const bool is_longrope = type == "longrope" || (shape.prefix == "phi3" && (type == "su" || type == "yarn"));
+  const bool is_old_name = shape.hf_class.has_old_longrope_names && (type == "su" || type == "yarn");
+  const bool is_longrope = type == "longrope" || is_old_name;
   if (is_longrope) {
     rope = add_longrope(config, scaling, shape, metadata);
   } else if (type == "llama3") {
     rope.divisors = llama3_divisors(scaling, shape.base, shape.rope_dim);
   } else if (type == "yarn") {
-    add_yarn(scaling, shape.prefix, metadata);
+    add_yarn(scaling, shape, metadata);
   } else if (type == "linear") {
     metadata.add_string(shape.prefix + ".rope.scaling.type", "linear");
     add_float(metadata, shape.prefix + ".rope.scaling.factor", positive(scaling, "factor"));
@@ -136,15 +136,14 @@ HfRope add_scaling(const HfObject& config, const HfObject& scaling, const HfRope
 }
 
 // How much of a head rotates.
-int read_rope_dim(const HfObject& config, const std::optional<HfObject>& rope, const std::string& prefix, int head_dim) {
+int read_rope_dim(const HfObject& config, const std::optional<HfObject>& rope, const HfClass& hf_class, int head_dim) {
   constexpr const char* kFactor = "partial_rotary_factor";
-  const bool is_glm4 = prefix == "glm4" || prefix == "glm4moe";
-  double factor = config.find_number(kFactor).value_or(is_glm4 ? 0.5 : 1);
+  double factor = config.find_number(kFactor).value_or(hf_class.turned_part);
   if (rope && rope->find(kFactor)) {
     if (config.find(kFactor) && rope->number(kFactor) != factor) config.fail(kFactor, "is not that of rope_parameters");
     factor = rope->number(kFactor);
   }
-  if (factor != 1 && prefix != "phi3" && !is_glm4) config.fail(kFactor, "values other than 1 are not supported");
+  if (factor != 1 && !hf_class.may_turn_part) config.fail(kFactor, "values other than 1 are not supported");
   const double rope_dim = head_dim * factor;
   if (!(rope_dim >= 2 && rope_dim <= head_dim) || static_cast<int>(rope_dim) % 2 != 0)
     config.fail(kFactor, fmt::format("{} of a head of {} is not an even number of dimensions", factor, head_dim));
@@ -153,39 +152,37 @@ int read_rope_dim(const HfObject& config, const std::optional<HfObject>& rope, c
 
 }  // namespace
 
-HfRope read_hf_rope(const HfObject& config, const std::string& prefix, int head_dim, GgufBuilder& metadata) {
-  const bool is_gemma3 = prefix == "gemma3";
-  const bool has_local = is_gemma3 || prefix == "olmo2";  // the layers with windows turn by a base of their own
+HfRope read_hf_rope(const HfObject& config, const HfClass& hf_class, int head_dim, GgufBuilder& metadata) {
+  const Family& family = hf_class.family();
+  const std::string prefix(family.name);
   const auto parameters = config.find_object("rope_parameters");
   auto full = parameters;
   std::optional<double> local_base;
-  if (is_gemma3) local_base = config.find_number("rope_local_base_freq").value_or(kDefaultBase);
+  if (family.local_base > 0) local_base = config.find_number("rope_local_base_freq").value_or(family.local_base);
   if (parameters && parameters->find("full_attention")) {
     full = parameters->find_object("full_attention");
     if (const auto local = parameters->find_object("sliding_attention")) {
-      if (!has_local) parameters->fail("sliding_attention", "not supported");
+      if (!family.has_local_rope) parameters->fail("sliding_attention", "not supported");
       local->expect_string("rope_type", "default");
       local_base = positive(*local, "rope_theta");
       local->refuse_others({});
     }
     parameters->refuse_others({});
   }
-  double base = kDefaultBase;
+  double base = hf_class.base;
   if (full && full->find("rope_theta"))
     base = positive(*full, "rope_theta");
   else if (config.find("rope_theta"))
     base = positive(config, "rope_theta");
-  else if (is_gemma3)
-    base = 1e6;
   add_float(metadata, prefix + ".rope.freq_base", base);
-  if (has_local) add_float(metadata, prefix + ".rope.freq_base_swa", local_base.value_or(base));
+  if (family.has_local_rope) add_float(metadata, prefix + ".rope.freq_base_swa", local_base.value_or(base));
   const auto scaling = full ? full : config.find_object("rope_scaling");
   (void)config.find("rope_scaling");  // files with both say the same twice
-  if (prefix == "phi3") (void)config.find("original_max_position_embeddings");  // it says so where nothing is stretched, too
-  const int rope_dim = read_rope_dim(config, scaling, prefix, head_dim);
+  if (hf_class.may_say_original_len) (void)config.find("original_max_position_embeddings");
+  const int rope_dim = read_rope_dim(config, scaling, hf_class, head_dim);
   metadata.add_uint(prefix + ".rope.dimension_count", static_cast<std::uint32_t>(rope_dim));
   if (!scaling) return {};
-  return add_scaling(config, *scaling, {prefix, rope_dim, base}, metadata);
+  return add_scaling(config, *scaling, {hf_class, prefix, rope_dim, base}, metadata);
 }
 
 }  // namespace larder

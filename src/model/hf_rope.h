@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/gguf_builder.h"
+#include "model/hf_classes.h"
 #include "model/hf_json.h"
 
 namespace larder {
@@ -15,7 +16,7 @@ struct HfRope {
   std::vector<float> long_divisors, short_divisors;  // LongRoPE's, for rope_factors_long.weight and _short
 };
 
-// prefix: of GGUF's keys. Throws Error{kInvalidArgument} naming the key.
-HfRope read_hf_rope(const HfObject& config, const std::string& prefix, int head_dim, GgufBuilder& metadata);
+// Throws Error{kInvalidArgument} naming the key.
+HfRope read_hf_rope(const HfObject& config, const HfClass& hf_class, int head_dim, GgufBuilder& metadata);
 
 }  // namespace larder

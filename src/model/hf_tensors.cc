@@ -17,15 +17,11 @@ struct NamePair {
   const char* from;  // Hugging Face's, behind "model.layers.N."
   const char* to;    // GGUF's, behind "blk.N."
 };
+using Names = std::span<const NamePair>;
 
-constexpr NamePair kJoined[] = {{"input_layernorm.weight", "attn_norm.weight"},
-                                {"self_attn.qkv_proj.weight", "attn_qkv.weight"},
-                                {"self_attn.o_proj.weight", "attn_output.weight"},
-                                {"post_attention_layernorm.weight", "ffn_norm.weight"},
-                                {"mlp.gate_up_proj.weight", "ffn_up.weight"},
-                                {"mlp.down_proj.weight", "ffn_down.weight"}};
-constexpr NamePair kAttention[] = {{"input_layernorm.weight", "attn_norm.weight"},
-                                   {"self_attn.q_proj.weight", "attn_q.weight"},
+constexpr NamePair kJoinedAttention[] = {{"self_attn.qkv_proj.weight", "attn_qkv.weight"},
+                                         {"self_attn.o_proj.weight", "attn_output.weight"}};
+constexpr NamePair kAttention[] = {{"self_attn.q_proj.weight", "attn_q.weight"},
                                    {"self_attn.k_proj.weight", "attn_k.weight"},
                                    {"self_attn.v_proj.weight", "attn_v.weight"},
                                    {"self_attn.o_proj.weight", "attn_output.weight"}};
@@ -34,18 +30,16 @@ constexpr NamePair kBiases[] = {{"self_attn.q_proj.bias", "attn_q.bias"},
                                 {"self_attn.v_proj.bias", "attn_v.bias"}};
 constexpr NamePair kHeadNorms[] = {{"self_attn.q_norm.weight", "attn_q_norm.weight"},
                                    {"self_attn.k_norm.weight", "attn_k_norm.weight"}};
-constexpr NamePair kOneNorm[] = {{"post_attention_layernorm.weight", "ffn_norm.weight"}};
 constexpr NamePair kThreeNorms[] = {{"post_attention_layernorm.weight", "post_attention_norm.weight"},
                                     {"pre_feedforward_layernorm.weight", "ffn_norm.weight"},
                                     {"post_feedforward_layernorm.weight", "post_ffw_norm.weight"}};
 constexpr NamePair kPostNorms[] = {{"post_attention_layernorm.weight", "post_attention_norm.weight"},
                                    {"post_feedforward_layernorm.weight", "post_ffw_norm.weight"}};
-constexpr NamePair kOtherNorm[] = {{"post_attention_layernorm.weight", "post_attention_norm.weight"}};
-constexpr NamePair kGlm4[] = {{"post_self_attn_layernorm.weight", "post_attention_norm.weight"},
-                              {"post_attention_layernorm.weight", "ffn_norm.weight"},
-                              {"mlp.gate_up_proj.weight", "ffn_up.weight"},
-                              {"mlp.down_proj.weight", "ffn_down.weight"},
-                              {"post_mlp_layernorm.weight", "post_ffw_norm.weight"}};
+constexpr NamePair kGlmNorms[] = {{"post_self_attn_layernorm.weight", "post_attention_norm.weight"},
+                                  {"post_attention_layernorm.weight", "ffn_norm.weight"},
+                                  {"post_mlp_layernorm.weight", "post_ffw_norm.weight"}};
+constexpr NamePair kJoinedMlp[] = {{"mlp.gate_up_proj.weight", "ffn_up.weight"},
+                                   {"mlp.down_proj.weight", "ffn_down.weight"}};
 constexpr NamePair kMlp[] = {{"mlp.gate_proj.weight", "ffn_gate.weight"},
                              {"mlp.up_proj.weight", "ffn_up.weight"},
                              {"mlp.down_proj.weight", "ffn_down.weight"}};
@@ -54,11 +48,11 @@ constexpr NamePair kSharedExpert[] = {{"mlp.shared_expert.gate_proj.weight", "ff
                                       {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"},
                                       {"mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight"},
                                       {"mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight"}};
-constexpr NamePair kGlmRouter[] = {{"mlp.gate.weight", "ffn_gate_inp.weight"},
-                                   {"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},
-                                   {"mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight"},
-                                   {"mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight"},
-                                   {"mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight"}};
+constexpr NamePair kDeepSeekRouter[] = {{"mlp.gate.weight", "ffn_gate_inp.weight"},
+                                        {"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},
+                                        {"mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight"},
+                                        {"mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight"},
+                                        {"mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight"}};
 constexpr NamePair kQwenExperts[] = {{"mlp.experts.{}.gate_proj.weight", "ffn_gate_exps.weight"},
                                      {"mlp.experts.{}.up_proj.weight", "ffn_up_exps.weight"},
                                      {"mlp.experts.{}.down_proj.weight", "ffn_down_exps.weight"}};
@@ -67,17 +61,14 @@ constexpr NamePair kMixtralExperts[] = {{"block_sparse_moe.experts.{}.w1.weight"
                                         {"block_sparse_moe.experts.{}.w3.weight", "ffn_up_exps.weight"},
                                         {"block_sparse_moe.experts.{}.w2.weight", "ffn_down_exps.weight"}};
 
-constexpr NamePair kGptOssParts[] = {{"self_attn.o_proj.bias", "attn_output.bias"},
-                                     {"self_attn.sinks", "attn_sinks.weight"},
-                                     {"post_attention_layernorm.weight", "post_attention_norm.weight"},
-                                     {"mlp.router.weight", "ffn_gate_inp.weight"},
-                                     {"mlp.router.bias", "ffn_gate_inp.bias"},
-                                     {"mlp.experts.down_proj_bias", "ffn_down_exps.bias"}};
+constexpr NamePair kGptOssRouter[] = {{"mlp.router.weight", "ffn_gate_inp.weight"},
+                                      {"mlp.router.bias", "ffn_gate_inp.bias"},
+                                      {"mlp.experts.down_proj_bias", "ffn_down_exps.bias"}};
 
 class TensorAdder {
  public:
   TensorAdder(const HfConfig& config, std::span<const SafetensorsTensor> tensors, HfOwned& owned, GgufFile& gguf)
-      : config_(config), owned_(owned), gguf_(gguf) {
+      : config_(config), class_(*config.hf_class), family_(class_.family()), owned_(owned), gguf_(gguf) {
     for (const SafetensorsTensor& tensor : tensors)
       if (!by_name_.emplace(tensor.name, &tensor).second)
         throw_invalid("tensor '{}': two files have it", printable(tensor.name));
@@ -97,37 +88,51 @@ class TensorAdder {
 
  private:
   void add_layer(int layer) {
-    const bool is_gemma3 = config_.family == HfFamily::kGemma3;
-    const bool is_gemma = is_gemma3 || config_.family == HfFamily::kGemma2;
-    const bool is_mixtral = config_.family == HfFamily::kMixtral;
-    const bool is_glm_moe = config_.family == HfFamily::kGlm4Moe;
-    if (config_.family == HfFamily::kPhi3) return add_pairs(layer, kJoined);
-    const bool has_pre_norm = config_.family != HfFamily::kPostNorms;
-    add_pairs(layer, std::span(kAttention).subspan(has_pre_norm ? 0 : 1));
-    if (config_.family == HfFamily::kGptOss) return add_gpt_oss_layer(layer);
+    if (family_.has_pre_norms) add_pair(layer, {"input_layernorm.weight", "attn_norm.weight"});
+    add_pairs(layer, class_.joins_qkv ? Names(kJoinedAttention) : Names(kAttention));
     if (config_.has_qkv_bias) add_pairs(layer, kBiases);
-    if (config_.family == HfFamily::kGlm4) return add_pairs(layer, kGlm4);
-    if (is_gemma3 || !has_pre_norm || config_.has_qk_norm || config_.family == HfFamily::kQwen3 ||
-        config_.family == HfFamily::kQwen3Moe)
-      add_pairs(layer, kHeadNorms);
-    if (is_gemma)
-      add_pairs(layer, kThreeNorms);
-    else if (!has_pre_norm)
+    if (family_.has_output_bias) add_pair(layer, {"self_attn.o_proj.bias", "attn_output.bias"});
+    if (family_.has_sink_scores) add_pair(layer, {"self_attn.sinks", "attn_sinks.weight"});
+    if (config_.has_qk_norm) add_pairs(layer, kHeadNorms);
+    add_norms(layer);
+    if (config_.num_experts > 0 && layer >= config_.num_dense)
+      add_router_and_experts(layer);
+    else
+      add_pairs(layer, family_.has_fused_gate ? Names(kJoinedMlp) : Names(kMlp));
+  }
+
+  // But for the one before attention.
+  void add_norms(int layer) {
+    if (!family_.has_post_norms)
+      add_pair(layer, {"post_attention_layernorm.weight", family_.ffn_norm_tensor});
+    else if (!family_.has_pre_norms)
       add_pairs(layer, kPostNorms);
     else
-      add_pairs(layer, config_.architecture == "seed_oss" || is_glm_moe ? std::span(kOtherNorm) : std::span(kOneNorm));
-    if (config_.num_experts == 0 || layer < config_.num_dense) return add_pairs(layer, kMlp);
-    if (config_.family == HfFamily::kQwen2Moe) add_pairs(layer, kSharedExpert);
-    add_pairs(layer, is_mixtral   ? std::span<const NamePair>(kMixtralRouter)
-                     : is_glm_moe ? std::span<const NamePair>(kGlmRouter)
-                                  : std::span<const NamePair>(kQwenRouter));
-    for (const NamePair& pair : is_mixtral ? kMixtralExperts : kQwenExperts) add_experts(layer, pair);
+      add_pairs(layer, class_.has_glm_norms ? Names(kGlmNorms) : Names(kThreeNorms));
+  }
+
+  void add_router_and_experts(int layer) {
+    switch (class_.experts) {
+      case HfExperts::kNone:
+        return;
+      case HfExperts::kMixtral:
+        add_pairs(layer, kMixtralRouter);
+        return add_experts(layer, kMixtralExperts);
+      case HfExperts::kQwen:
+        if (family_.usual_experts.weighs_shared) add_pairs(layer, kSharedExpert);
+        add_pairs(layer, kQwenRouter);
+        return add_experts(layer, kQwenExperts);
+      case HfExperts::kDeepSeek:
+        add_pairs(layer, kDeepSeekRouter);
+        return add_experts(layer, kQwenExperts);
+      case HfExperts::kGptOss:
+        return add_gpt_oss_experts(layer);
+    }
   }
 
   // Rows of gate and up take turns.
-  void add_gpt_oss_layer(int layer) {
-    add_pairs(layer, kBiases);
-    add_pairs(layer, kGptOssParts);
+  void add_gpt_oss_experts(int layer) {
+    add_pairs(layer, kGptOssRouter);
     const std::string both = layer_name(layer, "mlp.experts.gate_up_proj");
     const SafetensorsTensor& biases = take(both + "_bias");
     const bool is_even = biases.shape.size() == 2 && biases.shape[0] > 0 && biases.shape[1] % 2 == 0;
@@ -183,8 +188,12 @@ class TensorAdder {
     gguf_.add_tensor(std::move(all));
   }
 
-  void add_pairs(int layer, std::span<const NamePair> pairs) {
-    for (const NamePair& pair : pairs) add(layer_name(layer, pair.from), fmt::format("blk.{}.{}", layer, pair.to));
+  void add_pairs(int layer, Names pairs) {
+    for (const NamePair& pair : pairs) add_pair(layer, pair);
+  }
+
+  void add_pair(int layer, const NamePair& pair) {
+    add(layer_name(layer, pair.from), fmt::format("blk.{}.{}", layer, pair.to));
   }
 
   static std::string layer_name(int layer, std::string_view part) { return fmt::format("model.layers.{}.{}", layer, part); }
@@ -214,9 +223,7 @@ class TensorAdder {
 
   void add(const std::string& from, const std::string& to) {
     const SafetensorsTensor& tensor = take(from);
-    // Gemma's norms multiply by 1 + the weight, which GGUF files have done already.
-    const bool is_gemma = config_.family == HfFamily::kGemma2 || config_.family == HfFamily::kGemma3;
-    if (is_gemma && from.ends_with("norm.weight")) {
+    if (class_.norms_add_one && from.ends_with("norm.weight")) {
       std::vector<float> values(static_cast<std::size_t>(tensor.shape.back()));
       if (tensor.shape.size() != 1) throw_invalid("tensor '{}': {} dimensions; 1 is expected", from, tensor.shape.size());
       dequantize_row(*tensor.type, tensor.data.data(), values.data(), tensor.shape.back());
@@ -240,8 +247,13 @@ class TensorAdder {
     gguf_.add_tensor(std::move(view));
   }
 
-  // pair.from: with the expert's number to be put in.
-  void add_experts(int layer, const NamePair& pair) {
+  // from: with the expert's number to be put in.
+  void add_experts(int layer, Names pairs) {
+    for (const NamePair& pair : pairs) add_matrices(layer, pair);
+  }
+
+  // One of each expert.
+  void add_matrices(int layer, const NamePair& pair) {
     GgufTensor all;
     for (int expert = 0; expert < config_.num_experts; ++expert) {
       const std::string name = layer_name(layer, fmt::format(fmt::runtime(pair.from), expert));
@@ -277,6 +289,8 @@ class TensorAdder {
   }
 
   const HfConfig& config_;
+  const HfClass& class_;
+  const Family& family_;
   HfOwned& owned_;
   GgufFile& gguf_;
   std::unordered_map<std::string_view, const SafetensorsTensor*> by_name_;
