@@ -110,13 +110,13 @@ class ConfigConverter {
 
   // What a class has where files leave it out is written here only where all classes have the same.
   void require_rotations() const {
-    const auto parameters = config_.find_object("rope_parameters");
-    const bool has_scaling = parameters || config_.find("rope_scaling");
-    if (!has_scaling && class_.needs_scaling) config_.fail("rope_scaling", "missing");
+    const auto parameters = config_.find_object("rope_parameters"), old = config_.find_object("rope_scaling");
+    if (!parameters && !old && class_.needs_scaling) config_.fail("rope_scaling", "missing");
     if (!class_.needs_base || config_.find("rope_theta")) return;
     const auto full = parameters ? parameters->find_object("full_attention") : std::nullopt;
-    const auto& rope = full ? full : parameters;
-    if (!rope || !rope->find("rope_theta")) config_.fail("rope_theta", "missing");
+    for (const auto& rope : {full, parameters, old})
+      if (rope && rope->find("rope_theta")) return;
+    config_.fail("rope_theta", "missing");
   }
 
   // Whether each layer sees a window only; nullopt: the file does not tell by layer.

@@ -27,6 +27,7 @@ class HfObject {
   // where: the file, or the file and the object's key.
   HfObject(std::string where, const nlohmann::json& value);
 
+  const nlohmann::json& value() const { return *value_; }
   const nlohmann::json* find(std::string_view key) const;  // nullptr: absent
   bool says(std::string_view key) const;                   // it is there, be it as null
   std::optional<std::uint64_t> find_uint(std::string_view key) const;

@@ -1,6 +1,8 @@
 #include "model/hf_rope.h"
 
 #include <cmath>
+#include <initializer_list>
+#include <iterator>
 #include <optional>
 
 #include "base/error.h"
@@ -135,6 +137,31 @@ HfRope add_scaling(const HfObject& config, const HfObject& scaling, const HfRope
   return rope;
 }
 
+// Files may say it in both forms, of which readers take either. Nothing said is nothing else.
+bool says_the_same(const HfObject& rope, const HfObject& old) {
+  const auto told = [](const HfObject& object) {
+    nlohmann::json members = object.value();
+    members["rope_type"] = type_of(object);
+    for (const char* key : {"type", "rope_theta", "partial_rotary_factor"}) members.erase(key);
+    for (auto member = members.begin(); member != members.end();) member = member->is_null() ? members.erase(member) : std::next(member);
+    return members;
+  };
+  return old.value().empty() || told(rope) == told(old);
+}
+
+// nullptr: there is no such object.
+std::optional<double> read_base(std::initializer_list<const HfObject*> places) {
+  constexpr const char* kKey = "rope_theta";
+  std::optional<double> base;
+  for (const HfObject* place : places) {
+    if (!place || !place->find(kKey)) continue;
+    const double value = positive(*place, kKey);
+    if (base && *base != value) place->fail(kKey, "is another one elsewhere");
+    base = value;
+  }
+  return base;
+}
+
 // How much of a head rotates.
 int read_rope_dim(const HfObject& config, const std::optional<HfObject>& rope, const HfClass& hf_class, int head_dim) {
   constexpr const char* kFactor = "partial_rotary_factor";
@@ -169,15 +196,13 @@ HfRope read_hf_rope(const HfObject& config, const HfClass& hf_class, int head_di
     }
     parameters->refuse_others({});
   }
-  double base = hf_class.base;
-  if (full && full->find("rope_theta"))
-    base = positive(*full, "rope_theta");
-  else if (config.find("rope_theta"))
-    base = positive(config, "rope_theta");
+  const auto old = config.find_object("rope_scaling");
+  if (full && old && !says_the_same(*full, *old))
+    config.fail("rope_scaling", "is not what rope_parameters says; leave out the one that does not hold");
+  const double base = read_base({full ? &*full : nullptr, old ? &*old : nullptr, &config}).value_or(hf_class.base);
   add_float(metadata, prefix + ".rope.freq_base", base);
   if (family.has_local_rope) add_float(metadata, prefix + ".rope.freq_base_swa", local_base.value_or(base));
-  const auto scaling = full ? full : config.find_object("rope_scaling");
-  (void)config.find("rope_scaling");  // files with both say the same twice
+  const auto& scaling = full ? full : old;
   if (hf_class.may_say_original_len) (void)config.find("original_max_position_embeddings");
   const int rope_dim = read_rope_dim(config, scaling, hf_class, head_dim);
   metadata.add_uint(prefix + ".rope.dimension_count", static_cast<std::uint32_t>(rope_dim));
