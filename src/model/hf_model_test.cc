@@ -5,10 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "kv/tier_test_support.h"
@@ -17,6 +21,7 @@
 #include "model/hf_classes.h"
 #include "model/hf_text_part.h"
 #include "model/model_files.h"
+#include "model/safetensors.h"
 #include "model/vocabulary.h"
 #include "tokenizer/chat_template.h"
 
@@ -155,6 +160,8 @@ TEST_F(HfModelTest, WhatChangesTheModelIsRefusedByName) {
       {{{"rope_parameters", {{"rope_type", "llama3"}, {"rope_theta", 10.0}}}}, "rope_parameters: factor: missing"},
       {{{"rope_parameters", {{"rope_type", "default"}, {"twist", 1}}}}, "rope_parameters: twist: unknown"},
       {{{"rope_parameters", {{"rope_type", "yarn"}, {"type", "linear"}}}}, "type: is not the rope_type"},
+      {{{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}}}, "rope_scaling: is not what rope_parameters says"},
+      {{{"rope_theta", 77.0}}, "rope_theta: is another one elsewhere"},
   };
   for (const auto& [members, expected] : cases)
     EXPECT_THAT(error_of_config("tiny_hf_llama", members), HasSubstr(expected)) << members;
@@ -304,6 +311,32 @@ TEST_F(HfModelTest, RotationsAreReadInBothForms) {
   const RopeConfig yarn = with({{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}});
   EXPECT_DOUBLE_EQ(yarn.magnitude, 0.1 * std::log(4.0) + 1);
   EXPECT_DOUBLE_EQ(with({{"type", "yarn"}, {"factor", 4.0}, {"attention_factor", 1.5}}).magnitude, 1.5);
+}
+
+TEST_F(HfModelTest, BothFormsOfARotationMayBeThereAndAgree) {
+  const auto rope = [&](const json& members) { return config_of("tiny_hf_llama", members).ropes.at(0).frequencies; };
+  const json linear = {{"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 500.0}};
+  const auto plain = rope({{"rope_parameters", nullptr}, {"rope_theta", 500.0}});
+  const auto stretched = rope({{"rope_parameters", linear}});
+  EXPECT_DOUBLE_EQ(stretched[3], plain[3] / 4);
+  EXPECT_EQ(rope({{"rope_parameters", linear}, {"rope_theta", 500}, {"rope_scaling", {{"type", "linear"}, {"factor", 4}}}}), stretched);
+  EXPECT_EQ(rope({{"rope_parameters", linear}, {"rope_scaling", json::object()}}), stretched);
+  EXPECT_EQ(rope({{"rope_parameters", nullptr}, {"rope_scaling", linear}}), stretched);
+}
+
+TEST_F(HfModelTest, AHeadThatDiffersCountsThoughTheFileTiesIt) {
+  const auto has_head = [&] { return ModelFiles(path()).gguf().find_tensor("output.weight") != nullptr; };
+  (void)config_of("tiny_hf_olmo2", {{"tie_word_embeddings", true}});
+  EXPECT_TRUE(has_head());
+  std::ifstream in(path("model.safetensors"), std::ios::binary);
+  std::string file{std::istreambuf_iterator<char>(in), {}};
+  const auto bytes = std::as_writable_bytes(std::span(file));
+  const std::vector<SafetensorsTensor> tensors = read_safetensors(bytes);
+  const auto data_of = [&](const char* name) { return std::ranges::find(tensors, name, &SafetensorsTensor::name)->data; };
+  const auto head = data_of("lm_head.weight");
+  std::ranges::copy(data_of("model.embed_tokens.weight"), bytes.begin() + (head.data() - bytes.data()));
+  std::ofstream(path("model.safetensors"), std::ios::binary) << file;
+  EXPECT_FALSE(has_head());
 }
 
 TEST_F(HfModelTest, TextPartsOfModelsThatReadImages) {

@@ -19,6 +19,9 @@ struct NamePair {
 };
 using Names = std::span<const NamePair>;
 
+constexpr const char* kEmbedding = "model.embed_tokens.weight";
+constexpr const char* kHead = "lm_head.weight";
+
 constexpr NamePair kJoinedAttention[] = {{"self_attn.qkv_proj.weight", "attn_qkv.weight"},
                                          {"self_attn.o_proj.weight", "attn_output.weight"}};
 constexpr NamePair kAttention[] = {{"self_attn.q_proj.weight", "attn_q.weight"},
@@ -75,10 +78,10 @@ class TensorAdder {
   }
 
   void add_all() {
-    add("model.embed_tokens.weight", "token_embd.weight");
+    add(kEmbedding, "token_embd.weight");
     for (int i = 0; i < config_.num_layers; ++i) add_layer(i);
     add("model.norm.weight", "output_norm.weight");
-    if (!config_.tied_embeddings) add("lm_head.weight", "output.weight");
+    if (has_own_head()) add(kHead, "output.weight");
     const HfRope& rope = config_.rope;
     if (!rope.divisors.empty()) add_owned("rope_freqs.weight", rope.divisors);
     if (!rope.long_divisors.empty()) add_owned("rope_factors_long.weight", rope.long_divisors);
@@ -87,6 +90,16 @@ class TensorAdder {
   }
 
  private:
+  // As transformers has it since 5.8: where config.json ties the two, but a file has both and they differ (of a model that was
+  // trained further), each counts.
+  bool has_own_head() const {
+    if (!config_.tied_embeddings) return true;
+    const auto head = by_name_.find(kHead), embedding = by_name_.find(kEmbedding);
+    if (head == by_name_.end() || embedding == by_name_.end()) return false;
+    const SafetensorsTensor &a = *head->second, &b = *embedding->second;
+    return a.dtype != b.dtype || a.shape != b.shape || !std::ranges::equal(a.data, b.data);
+  }
+
   void add_layer(int layer) {
     if (family_.has_pre_norms) add_pair(layer, {"input_layernorm.weight", "attn_norm.weight"});
     add_pairs(layer, class_.joins_qkv ? Names(kJoinedAttention) : Names(kAttention));
@@ -283,7 +296,7 @@ class TensorAdder {
   void refuse_others() const {
     for (const auto& [name, tensor] : by_name_) {
       const bool is_known = taken_.contains(name) || name.ends_with(".rotary_emb.inv_freq") || is_left_out(name) ||
-                            (name == "lm_head.weight" && config_.tied_embeddings);
+                            (name == kHead && config_.tied_embeddings);
       if (!is_known) throw_invalid("tensor '{}' is not part of a model of this architecture", printable(name));
     }
   }
