@@ -90,11 +90,12 @@ DiskDirectory::DiskDirectory(std::string path, const TierFormat& format, std::in
         if (!segment.is_foreign && segment.shape) segment.last_record = last_record_of(segment.path, *segment.shape);
       }
     }
-    // In the order in which they are given up. Not by the files' times: a clock may be set back.
-    std::sort(listed.begin(), listed.end(), [](const Listed& a, const Listed& b) {
-      return std::tuple(!a.is_foreign, a.last_record, a.number) <
-             std::tuple(!b.is_foreign, b.last_record, b.number);
-    });
+    // In the order in which they are given up: first what the others would go for in vain. Not by the files' times: a
+    // clock may be set back.
+    const auto turn = [this](const Listed& segment) {
+      return std::tuple(segment.size_bytes <= limit_bytes_, !segment.is_foreign, segment.last_record, segment.number);
+    };
+    std::ranges::sort(listed, {}, turn);
     for (const Listed& segment : listed) {
       last_number_ = std::max(last_number_, segment.number);
       if (total_bytes_ > limit_bytes_ && ::unlink(segment.path.c_str()) == 0) {

@@ -18,7 +18,8 @@ namespace larder {
 // Holds DIR/lock, so that one process uses the directory. Files named segment-NNNNNNNN.kv are the
 // tier's; all others are left alone. A segment of another format (model, KV type, instruction set,
 // version) or with a damaged header is kept, never read, and the first to go when room is needed,
-// the one that was made first before others. Together they never pass size_bytes. Thread: one at a time.
+// the one that was made first before others. Together they never pass size_bytes; what does so by itself goes before
+// all others. Thread: one at a time.
 class DiskDirectory {
  public:
   // Makes the directory, locks it, and deletes what is over the limit. Throws

@@ -214,6 +214,20 @@ TEST_P(DiskTierTest, ShrinksByTheLastWritesOfSegments) {
   EXPECT_TRUE(fs::exists(segments.back()));
 }
 
+// What is larger than all that may be there goes first, though it was written last: by this format, or by another one.
+TEST_P(DiskTierTest, ShrinksByWhatCanNeverFit) {
+  const auto old = test_chain(1, 900);
+  put_all(*open(8 * kMiB), old, kBlockBytes);
+  const std::size_t num_small = dir_.segments().size();
+  for (const int model : {1, 2}) {
+    put_all(*open(40 * kMiB), test_chain(model + 1, 300), kBlockBytes);
+    ASSERT_EQ(dir_.segments().size(), num_small + 1);
+    { const DiskTier reader(config(8 * kMiB), test_format(kBlockBytes, model)); }
+    EXPECT_EQ(dir_.segments().size(), num_small);
+    EXPECT_EQ(count_right(*open(8 * kMiB), old, kBlockBytes), 900) << model;
+  }
+}
+
 // Fault 38: another model, KV type, instruction set or version in one directory.
 TEST_P(DiskTierTest, NeverUsesAnotherFormatsBlocks) {
   const auto blocks = test_chain(1, 50);
