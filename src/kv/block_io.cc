@@ -138,6 +138,16 @@ void transfer_all(BlockIo& io, IoDirection direction, std::span<IoRequest> reque
   }
 }
 
-bool is_of_the_place(int error) { return error == EIO || error == ENODATA || error == EBADMSG; }
+IoFault fault_of(int error) {
+  switch (error) {
+    case EIO:
+    case ENODATA:
+    case EBADMSG: return IoFault::kPlace;
+    case ENOSPC:
+    case EDQUOT: return IoFault::kFull;
+    case EFBIG: return IoFault::kTooLong;
+    default: return IoFault::kSystem;
+  }
+}
 
 }  // namespace larder

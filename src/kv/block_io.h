@@ -45,7 +45,13 @@ std::unique_ptr<BlockIo> make_block_io(BlockIoKind kind, int num_in_flight);
 // is size_bytes or -errno (-EIO for a read beyond the file's end).
 void transfer_all(BlockIo& io, IoDirection direction, std::span<IoRequest> requests);
 
-// Whether an errno of it tells of the place on the device, so that it would fail there again.
-bool is_of_the_place(int error);
+// What an errno of it tells of.
+enum class IoFault {
+  kPlace,    // the place on the device: it would fail there again
+  kFull,     // the device, which has no room left: what has its bytes already may still be written over
+  kTooLong,  // the place in the file, which may not be so long (ulimit -f): no room there, whatever goes
+  kSystem,   // none of these
+};
+IoFault fault_of(int error);
 
 }  // namespace larder

@@ -237,6 +237,30 @@ TEST_F(DiskFaultsTest, GoesOnInPlaceWhenItCannotGrow) {
   std::filesystem::permissions(dir_.path(), std::filesystem::perms::owner_all);
 }
 
+// Of holes that lie past it, and of blocks that were written there before.
+TEST_F(DiskFaultsTest, PastTheLimitOfFilesOlderBlocksMakeRoom) {
+  DiskTierConfig setup = config(kNeverMs);
+  setup.make_io = nullptr;
+  { put_all(*std::make_unique<DiskTier>(setup, test_format(kBlockBytes, 2)), test_chain(1, 1), kBlockBytes); }
+  { put_all(*std::make_unique<DiskTier>(setup, test_format(kBlockBytes)), test_chain(1, 200), kBlockBytes); }
+  const auto segments = dir_.segments();
+  ASSERT_EQ(segments.size(), 2u);
+  const FileLimit limit(1 * kMiB);
+  for (const int retry_ms : {kNeverMs, 1}) {
+    setup.first_retry_ms = setup.max_retry_ms = retry_ms;
+    DiskTier tier(setup, test_format(kBlockBytes));
+    for (int chain = 2; chain < 30; ++chain) {
+      put_all(tier, test_chain(chain, 10), kBlockBytes);
+      ASSERT_EQ(count_right(tier, test_chain(chain, 10), kBlockBytes), 10) << chain;
+    }
+    EXPECT_TRUE(tier.stats().is_on);
+    EXPECT_GT(tier.stats().num_io_errors, 0u);
+    EXPECT_GT(tier.stats().num_evicted, 0u);
+    EXPECT_GT(tier.stats().num_stored, 80);
+  }
+  EXPECT_EQ(dir_.segments(), segments) << "another model's goes for nothing";
+}
+
 TEST_F(DiskFaultsTest, AFailedWriteLosesTheSlotNotTheTier) {
   auto tier = open(1);
   faults_.write_error = EIO;

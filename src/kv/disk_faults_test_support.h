@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -48,6 +50,26 @@ class DiskFaultsTest : public testing::Test {
 
   TempDir dir_;
   DiskFaults faults_;
+};
+
+// While it lives, files grow to so many bytes only.
+class FileLimit {
+ public:
+  explicit FileLimit(std::int64_t size_bytes) : on_signal_(std::signal(SIGXFSZ, SIG_IGN)) {
+    EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &before_), 0);
+    const rlimit low{static_cast<rlim_t>(size_bytes), before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &low), 0);
+  }
+  ~FileLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, on_signal_);
+  }
+  FileLimit(const FileLimit&) = delete;
+  FileLimit& operator=(const FileLimit&) = delete;
+
+ private:
+  void (*on_signal_)(int);
+  rlimit before_{};
 };
 
 inline int count_one_by_one(KvTier& tier, const std::vector<TierBlock>& blocks) {

@@ -49,11 +49,12 @@ struct DiskTierConfig {
 // thread that writes and one that reads. A block counts as stored once its header is written; until
 // then it is served from its copy.
 //
-// Faults: a full disk costs the blocks that did not fit; for a while older ones then make room. A
-// write that fails otherwise, or in place, drops the block and stops writes for a while; reads go
-// on. Three reads in a row that fail stop reads, too. Either stops while one hangs. is_on is false
-// while either is stopped; writes go on while reads are. A wrong byte costs the one block. Thread:
-// see KvTier; everything behind mutex_, but for the I/O itself.
+// Faults: a full disk costs the blocks that did not fit; for a while older ones then make room, as
+// they do, in place, too, where a file may not be so long. A write that fails otherwise, or in place,
+// drops the block and stops writes for a while; reads go on. Three reads in a row that fail stop
+// reads, too. Either stops while one hangs. is_on is false while either is stopped; writes go on
+// while reads are. A wrong byte costs the one block. Thread: see KvTier; everything behind mutex_,
+// but for the I/O itself.
 class DiskTier final : public KvTier {
  public:
   // Reads the tables of all segments: about 5 ms per 1,000 blocks on a cold disk. Throws as

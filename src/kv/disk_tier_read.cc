@@ -258,7 +258,7 @@ bool DiskTier::drop_unreadable(const Read& read) {
   }
   ++stats_.num_io_errors;
   // A disk that gives nothing, or a system short of memory, says nothing of the slot.
-  if (is_of_the_place(read.error) && read_breaker_.is_on(steady_now_ns())) index_.lose(read.slot);
+  if (fault_of(read.error) == IoFault::kPlace && read_breaker_.is_on(steady_now_ns())) index_.lose(read.slot);
   return read_breaker_.fail(steady_now_ns());
 }
 

@@ -21,7 +21,7 @@ constexpr std::int64_t kMaxBatch = 64;
 constexpr std::size_t kMaxRefused = 65536;
 constexpr std::int64_t kMaxSlowness = 10;  // of a write against hang_ms
 
-bool is_full(int error) { return error == ENOSPC || error == EDQUOT; }
+bool has_no_room(IoFault fault) { return fault == IoFault::kFull || fault == IoFault::kTooLong; }
 
 }  // namespace
 
@@ -40,8 +40,8 @@ struct DiskTier::Write {
 // What of a batch was not written.
 struct DiskTier::Failed {
   int error = 0;             // the last one; 0 = none
-  bool is_in_place = false;  // one was where something had been written before
-  std::vector<int> again;    // holes of a full disk: older blocks make room for these
+  bool is_in_place = false;  // one was where something had been written before, and the file may be so long
+  std::vector<int> again;    // for which there was no room: older blocks make some
 };
 
 // What a block may take.
@@ -250,7 +250,7 @@ std::optional<SlotId> DiskTier::take_slot(std::unique_lock<std::mutex>& lock, Ro
     lock.unlock();
     std::unique_ptr<SegmentFile> segment = directory_.create_segment(*write_io_, growth_error_);
     // What no model here reads goes before this one's own.
-    while (is_full(growth_error_) && directory_.delete_oldest_foreign())
+    while (fault_of(growth_error_) == IoFault::kFull && directory_.delete_oldest_foreign())
       segment = directory_.create_segment(*write_io_, growth_error_);
     DiskIndex::Slots slots;
     if (segment) slots = DiskIndex::make_slots(segment->shape().num_slots);
@@ -341,13 +341,11 @@ void DiskTier::finish_writes(std::vector<Write>& writes, Failed& failed) {
     }
     ++stats_.num_io_errors;
     failed.error = write.error;
-    if (is_full(write.error)) {
-      index_.release(write.slot);
-      if (!write.was_used) failed.again.push_back(write.buffer);
-    } else {
-      give_up_slot(write);
-    }
-    failed.is_in_place = failed.is_in_place || write.was_used;
+    give_up_slot(write);
+    const IoFault fault = fault_of(write.error);
+    const bool is_in_place = write.was_used && fault != IoFault::kTooLong;
+    failed.is_in_place = failed.is_in_place || is_in_place;
+    if (has_no_room(fault) && !is_in_place) failed.again.push_back(write.buffer);
   }
   if (index_.num_stored() == 0) failed.again.clear();
   if (failed.error != 0) return;
@@ -357,28 +355,31 @@ void DiskTier::finish_writes(std::vector<Write>& writes, Failed& failed) {
 
 // A disk that takes nothing, or a system short of memory, says nothing of the slot, nor of what is in it.
 void DiskTier::give_up_slot(const Write& write) {
-  if (is_of_the_place(write.error)) {
-    index_.lose(write.slot);
-  } else if (!write.is_evicted || !write.is_untouched || !index_.put_back(write.slot)) {
-    index_.release(write.slot);
+  switch (fault_of(write.error)) {
+    case IoFault::kPlace:
+    case IoFault::kTooLong: return index_.lose(write.slot);
+    case IoFault::kFull: return index_.release(write.slot);
+    case IoFault::kSystem: break;
   }
+  if (!write.is_evicted || !write.is_untouched || !index_.put_back(write.slot)) index_.release(write.slot);
 }
 
 void DiskTier::fail_writes(const Failed& failed) {
+  const IoFault fault = fault_of(failed.error);
   // What no model here reads is the first to go.
-  if (is_full(failed.error) && directory_.delete_oldest_foreign()) return;
+  if (fault == IoFault::kFull && directory_.delete_oldest_foreign()) return;
   bool may_replace = false;
   std::int64_t pause_ns = 0;
   {
     const std::lock_guard lock(mutex_);
-    may_replace = is_full(failed.error) && !failed.is_in_place && index_.num_stored() > 0;
+    may_replace = has_no_room(fault) && !failed.is_in_place && index_.num_stored() > 0;
     TierBreaker& breaker = may_replace ? growth_breaker_ : write_breaker_;
     if (!breaker.fail(steady_now_ns())) return;
     pause_ns = breaker.pause_ns();
   }
   if (may_replace) {
-    spdlog::warn("disk tier {}: full; for {} ms only older blocks make room", directory_.path(),
-                 pause_ns / kNsPerMs);
+    spdlog::warn("disk tier {}: full: {}; for {} ms only older blocks make room", directory_.path(),
+                 std::strerror(failed.error), pause_ns / kNsPerMs);
   } else {
     spdlog::warn("disk tier {}: no writes for {} ms: {}", directory_.path(), pause_ns / kNsPerMs,
                  std::strerror(failed.error));
