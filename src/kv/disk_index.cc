@@ -22,6 +22,11 @@ std::optional<SlotId> DiskIndex::find(const BlockKey& key) const {
   return found->second;
 }
 
+std::optional<SlotId> DiskIndex::find_parent(const BlockKey& parent) const {
+  const auto own = find(parent);
+  return own ? own : find(parent.in_group(0));
+}
+
 std::optional<SlotId> DiskIndex::take_free() {
   for (std::size_t segment = 0; segment < segments_.size(); ++segment) {
     Segment& in = segments_[segment];
@@ -87,6 +92,7 @@ bool DiskIndex::store(SlotId id, const BlockKey& key, const BlockKey& parent, st
   taken.parent = parent;
   taken.age = age;
   taken.state = State::kStored;
+  taken.is_unreachable = false;
   if (is_leaf(key)) add_leaf(id);
   return true;
 }
@@ -128,6 +134,11 @@ bool DiskIndex::holds(SlotId id, const BlockKey& key) const {
   return slot(id).state == State::kStored && slot(id).key == key;
 }
 
+bool DiskIndex::is_reachable(const BlockKey& key) const {
+  const auto id = find(key);
+  return id && !slot(*id).is_unreachable;
+}
+
 std::vector<SlotId> DiskIndex::sample_stored(std::size_t max_num) const {
   std::vector<SlotId> slots;
   const std::size_t stride = std::max<std::size_t>(1, slots_by_key_.size() / std::max<std::size_t>(1, max_num));
@@ -157,7 +168,7 @@ std::vector<SlotId> DiskIndex::parents_first() const {
       if (slot({segment, i}).state != State::kStored) continue;
       stored.push_back({segment, i});
       std::optional<SlotId> at = stored.back();
-      for (; at && depth(*at) == kUnknown; at = find(slot(*at).parent)) {
+      for (; at && depth(*at) == kUnknown; at = find_parent(slot(*at).parent)) {
         depth(*at) = 0;
         above.push_back(*at);
       }

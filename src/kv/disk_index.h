@@ -46,6 +46,8 @@ class DiskIndex {
   std::int32_t add_segment(std::int32_t num_slots) { return add_segment(make_slots(num_slots)); }
 
   std::optional<SlotId> find(const BlockKey& key) const;
+  // Where a block's parent is: in the block's own group or in the first, which of windows has all.
+  std::optional<SlotId> find_parent(const BlockKey& parent) const;
   // The free slot that lies before all others in its segment, now taken.
   std::optional<SlotId> take_free();
   // free -> taken, for what lies in it at start.
@@ -75,6 +77,9 @@ class DiskIndex {
   // Whether something, valid or not, may lie in the slot's header on disk.
   bool was_used(SlotId id) const { return slot(id).was_used; }
   void mark_used(SlotId id) { slot(id).was_used = true; }
+  // What is stored there, until something else is, no prompt comes to.
+  void mark_unreachable(SlotId id) { slot(id).is_unreachable = true; }
+  bool is_reachable(const BlockKey& key) const;
   // Some that are stored, from all over the segments.
   std::vector<SlotId> sample_stored(std::size_t max_num) const;
   // All that are stored, each behind the one that it follows.
@@ -91,6 +96,7 @@ class DiskIndex {
     std::int32_t num_pins = 0;
     State state = State::kFree;
     bool was_used = false;
+    bool is_unreachable = false;
   };
   struct Segment {
     Slots slots;

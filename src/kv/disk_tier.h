@@ -111,6 +111,7 @@ class DiskTier final : public KvTier {
   void read_loop();
   void wait_for_reads(std::unique_lock<std::mutex>& lock);
   void tell_some(std::unique_lock<std::mutex>& lock);
+  bool is_reachable(const TierBlock& block) const;
   std::optional<TierRecord> read_header(const SegmentFile& file, std::int32_t slot);
   TierAnswer read_blocks(const TierRead& read);
   TierAnswer read_chunk(const TierRead& read, std::size_t first, std::size_t count);

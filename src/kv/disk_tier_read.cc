@@ -82,14 +82,22 @@ void DiskTier::tell_some(std::unique_lock<std::mutex>& lock) {
     lock.unlock();
     const auto record = read_header(file, id.slot);
     lock.lock();
-    if (!record) continue;
-    // It may have gone meanwhile; what follows a block that is not there is of no use. Of windows the first group has all.
-    const TierBlock& block = record->block;
-    const bool is_reachable = block.parent == block.salt || index_.find(BlockKey(block.parent, block.group)) ||
-                              index_.find(BlockKey(block.parent, 0));
-    if (is_reachable && index_.holds(id, BlockKey(block.digest, block.group))) events_.note_stored(block);
+    // Gone meanwhile.
+    if (record && !index_.holds(id, BlockKey(record->block.digest, record->block.group))) continue;
+    if (record && is_reachable(record->block)) {
+      events_.note_stored(record->block);
+    } else {
+      index_.mark_unreachable(id);
+    }
   }
   read_due_ns_ = INT64_MAX;
+}
+
+// What follows a block that is not there, or cannot be read, is of no use, nor is what follows that. Of windows the
+// first group has all.
+bool DiskTier::is_reachable(const TierBlock& block) const {
+  const BlockKey parent(block.parent, block.group);
+  return block.parent == block.salt || index_.is_reachable(parent) || index_.is_reachable(parent.in_group(0));
 }
 
 std::optional<TierRecord> DiskTier::read_header(const SegmentFile& file, std::int32_t slot) {

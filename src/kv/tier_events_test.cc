@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
@@ -29,7 +30,8 @@ class Router {
       EXPECT_EQ(event.medium, medium_);
       switch (event.kind) {
         case KvEvent::Kind::kStored:
-          EXPECT_TRUE(event.is_first || blocks_.contains(name(event.parent, event.group)));
+          EXPECT_TRUE(event.is_first || blocks_.contains(name(event.parent, event.group)) ||
+                      blocks_.contains(name(event.parent, 0)));
           blocks_[name(event.digest, event.group)] = event;
           break;
         case KvEvent::Kind::kRemoved: blocks_.erase(name(event.digest, event.group)); break;
@@ -145,6 +147,47 @@ TEST_F(DiskTierEvents, OfWhatItHeldAtStartParentsComeFirst) {
   hear_all(router, *tier);
   EXPECT_EQ(router.num_known(), 450u);
   expect_agreement(router, *tier, blocks);
+}
+
+// Of two groups, the second of which has a window: no prompt comes past the block that is missing.
+TEST_F(DiskTierEvents, WhatFollowsAGapIsNotTold) {
+  std::vector<TierBlock> before, behind;
+  for (const int index : {0, 1, 2}) before.push_back(test_block(1, index));
+  before.push_back(test_block(1, 2, 1));
+  before.push_back(test_block(1, 3, 1));
+  for (const int index : {5, 6}) behind.push_back(test_block(1, index, 1));
+  for (const int index : {4, 5, 6, 7, 8}) behind.push_back(test_block(1, index));
+  {
+    const auto tier = open(kNeverMs);
+    // Each for itself: they lie in the file in this order.
+    for (const TierBlock& block : behind) put_all(*tier, {&block, 1}, kBlockBytes);
+    put_all(*tier, before, kBlockBytes);
+  }
+  const auto tier = open(0);
+  tier->record_events();
+  Router router(KvMedium::kDisk);
+  hear_all(router, *tier);
+  EXPECT_EQ(tier->stats().num_stored, static_cast<std::int64_t>(before.size() + behind.size()));
+  expect_agreement(router, *tier, before);
+  // What is stored anew is told again.
+  put_all(*tier, std::vector{test_block(1, 3), test_block(2, 0)}, kBlockBytes);
+  hear_all(router, *tier);
+  EXPECT_TRUE(router.knows(test_block(1, 3)));
+  EXPECT_EQ(router.num_known(), before.size() + 2);
+}
+
+TEST_F(DiskTierEvents, WhatFollowsAnUnreadableHeaderIsNotTold) {
+  const auto blocks = test_chain(1, 6);
+  for (const TierBlock& block : blocks) put_all(*open(kNeverMs), {&block, 1}, kBlockBytes);
+  const auto tier = open(0);
+  tier->record_events();
+  std::fstream file(dir_.segments().front(), std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(kSegmentPageBytes + 3 * kRecordHeaderSizeBytes + 40).put('x');
+  file.close();
+  Router router(KvMedium::kDisk);
+  hear_all(router, *tier);
+  EXPECT_TRUE(router.knows(blocks[2]));
+  EXPECT_EQ(router.num_known(), 3u);
 }
 
 TEST_F(DiskTierEvents, WhatGoesBeforeItIsToldOfIsNotTold) {

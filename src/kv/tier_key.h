@@ -24,6 +24,12 @@ struct BlockKey {
     high = (high & ~kGroupMask) | (static_cast<std::uint64_t>(group) & kGroupMask);
   }
   int group() const { return static_cast<int>(high & kGroupMask); }
+  // That of the same tokens in another group.
+  BlockKey in_group(int group) const {
+    BlockKey key = *this;
+    key.high = (high & ~kGroupMask) | (static_cast<std::uint64_t>(group) & kGroupMask);
+    return key;
+  }
   // A digest whose last 8 bytes, by which routers know a block, are the block's; the others are not.
   Digest digest_end() const {
     Digest digest{};
