@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -104,10 +106,10 @@ void try_threads() {
 [[noreturn]] void throw_not_bound(const char* option, const std::string& address, int error) {
   const bool is_taken = error == EADDRINUSE;
   const bool is_wrong = error == EINVAL || error == ENODEV || error == EADDRNOTAVAIL || error == EPROTONOSUPPORT;
-  const char* fix = is_taken   ? "choose another port"
-                    : is_wrong ? "give an IP address of this machine and a port, as in tcp://127.0.0.1:5557, or "
-                                 "tcp://*:5557 for all of its addresses"
-                               : "choose another address";
+  const char* fix = is_wrong ? "give an IP address of this machine and a port, as in tcp://127.0.0.1:5557, or "
+                               "tcp://*:5557 for all of its addresses"
+                    : is_taken && address.starts_with("tcp://") ? "choose another port"
+                                                                : "choose another address";
   throw Error(is_wrong ? ErrorKind::kInvalidArgument : ErrorKind::kUnavailable,
               fmt::format("{} {}: cannot listen there: {}; {}", option, address, ::zmq_strerror(error), fix));
 }
@@ -123,6 +125,20 @@ void check_address(const char* option, const std::string& address) {
     throw_invalid("{} {}: must end with a port, a whole number up to 65535, as in tcp://*:5557", option, address);
 }
 
+// Whether somebody listens at an ipc:// address: libzmq takes its path from anyone.
+bool is_path_taken(std::string_view address) {
+  constexpr std::string_view kScheme = "ipc://";
+  sockaddr_un there{.sun_family = AF_UNIX, .sun_path = {}};
+  if (!address.starts_with(kScheme) || address.size() - kScheme.size() >= sizeof there.sun_path) return false;
+  address.substr(kScheme.size()).copy(there.sun_path, sizeof there.sun_path - 1);
+  const int file = ::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (file < 0) return false;
+  const bool is_accepted = ::connect(file, reinterpret_cast<const sockaddr*>(&there), sizeof there) == 0;
+  const bool is_taken = is_accepted || errno == EAGAIN || errno == EPROTOTYPE;  // busy; of another kind
+  ::close(file);
+  return is_taken;
+}
+
 // Returns the address with the port that was chosen.
 std::string bind(zmq::socket_t& socket, const char* option, const std::string& address) {
   socket.set(zmq::sockopt::linger, kLingerMs);
@@ -131,6 +147,7 @@ std::string bind(zmq::socket_t& socket, const char* option, const std::string& a
   socket.set(zmq::sockopt::tcp_keepalive, 1);
   // With it * is all addresses of both kinds; an IPv4 address would be told as an IPv6 one.
   socket.set(zmq::sockopt::ipv6, address.find_first_of("[*") != std::string::npos);
+  if (is_path_taken(address)) throw_not_bound(option, address, EADDRINUSE);
   try {
     socket.bind(address);
   } catch (const zmq::error_t& error) {

@@ -5,6 +5,7 @@
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -23,6 +24,7 @@
 #include "base/error.h"
 #include "base/thread_test_support.h"
 #include "kv/prefix_cache.h"
+#include "kv/tier_test_support.h"
 #include "server/kv_event_codec.h"
 #include "server/kv_event_test_support.h"
 
@@ -418,6 +420,45 @@ TEST_F(KvEventPublisherTest, AddressInUse) {
   EXPECT_EQ(error_of(second, ErrorKind::kUnavailable),
             "--kv-events-replay " + second.replay_endpoint +
                 ": cannot listen there: Address already in use; choose another port");
+}
+
+// libzmq takes a path from whoever listens there.
+TEST_F(KvEventPublisherTest, PathInUse) {
+  const TempDir dir;
+  KvEventPublisherConfig first = config();
+  first.endpoint = "ipc://" + dir.path() + "/events";
+  first.replay_endpoint = "ipc://@" + dir.path() + "/replay";
+  KvEventPublisher publisher(first);
+  for (const std::string& taken : {first.endpoint, first.replay_endpoint}) {
+    KvEventPublisherConfig second = config();
+    second.replay_endpoint = taken;
+    EXPECT_EQ(error_of(second, ErrorKind::kUnavailable),
+              "--kv-events-replay " + taken + ": cannot listen there: Address already in use; choose another address");
+  }
+  zmq::socket_t subscriber = connect(zmq::socket_type::sub, first.endpoint);
+  EXPECT_LT(await_subscription(publisher, subscriber), 1000u);
+  EXPECT_EQ(replay(publisher, 0).front(), (Received{0, kCleared}));
+}
+
+// As one that was killed does.
+void leave_socket(const std::string& path) {
+  const int file = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  EXPECT_EQ(::bind(file, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  EXPECT_EQ(::listen(file, 1), 0);
+  ::close(file);
+}
+
+TEST_F(KvEventPublisherTest, PathThatAServerHasLeft) {
+  const TempDir dir;
+  KvEventPublisherConfig again = config();
+  again.replay_endpoint = "ipc://" + dir.path() + "/replay";
+  leave_socket(dir.path() + "/replay");
+  for (int start = 0; start < 2; ++start) {
+    const KvEventPublisher publisher(again);
+    EXPECT_EQ(replay(publisher, 0), (std::vector<Received>{{0, kCleared}}));
+  }
 }
 
 TEST_F(KvEventPublisherTest, AddressThatIsNone) {
