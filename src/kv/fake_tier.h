@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <new>
 #include <set>
 #include <utility>
 #include <vector>
@@ -47,6 +48,7 @@ class FakeTier final : public KvTier {
   }
   void get(TierRead read) override {
     ++num_gets;
+    if (lacks_memory) throw std::bad_alloc();
     waiting_.push_back(std::move(read));
     if (answers_at_once) answer();
   }
@@ -86,6 +88,7 @@ class FakeTier final : public KvTier {
   bool refuses = false;          // put() finds the queue full
   bool is_vague = false;         // presence() does not know
   bool answers_at_once = false;  // within get()
+  bool lacks_memory = false;     // get() throws
   bool lies = false;             // about what is lost: a fault
   double read_seconds = 0;
   std::int64_t interval_ns = 10'000'000'000;

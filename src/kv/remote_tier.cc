@@ -145,8 +145,9 @@ void RemoteTier::get(TierRead read) {
   {
     const std::lock_guard lock(mutex_);
     if (is_on_ && reads_.size() < static_cast<std::size_t>(config_.max_queued_reads)) {
-      num_queued_blocks_ += static_cast<std::int64_t>(read.blocks.size());
+      const auto num_blocks = static_cast<std::int64_t>(read.blocks.size());
       reads_.push_back(std::move(read));
+      num_queued_blocks_ += num_blocks;
       read_wake_.notify_one();
       return;
     }

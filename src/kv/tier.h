@@ -3,8 +3,8 @@
 // A tier stores the bytes of one block (16 tokens of one layer group, exactly as KvStorage holds
 // them) under what they are: TierBlock. What it gives back has been compared with all of that and,
 // where it left the process's memory, with its checksum; anything else (absent, torn, of another
-// model, late, a lie) is a miss. A tier never throws after construction and never stops the engine:
-// its faults cost time, not answers.
+// model, late, a lie) is a miss. A tier never throws after construction, but for a get() without
+// memory, and never stops the engine: its faults cost time, not answers.
 #pragma once
 
 #include <array>
@@ -106,6 +106,7 @@ class KvTier {
   [[nodiscard]] virtual TierPresence presence(const TierBlock& block) const = 0;
   // Whether it knows that it has not got the block: one that cannot be read now is not lost.
   virtual bool has_lost(const TierBlock&) const { return false; }
+  // Where it throws std::bad_alloc it has taken nothing, and done is not called.
   virtual void get(TierRead read) = 0;
 
   // A tier in memory lets its blocks be copied from and to where they lie, by the engine's thread.

@@ -1,6 +1,7 @@
 #include "kv/tier_loader.h"
 
 #include <algorithm>
+#include <new>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -252,13 +253,18 @@ bool TierLoader::issue(Load& load) {
     const std::lock_guard lock(mutex_);
     ++num_owed_;
   }
-  tiers_[place]->get({buffer.blocks, {buffer.bytes, size_bytes}, [this, &buffer](TierAnswer answer) {
-                        // Under the lock: whoever takes wake_ away may be gone the moment after.
-                        const std::lock_guard lock(mutex_);
-                        --num_owed_;
-                        arrived_.push_back({&buffer, answer});
-                        if (wake_) wake_();
-                      }});
+  const auto arrive = [this, &buffer](TierAnswer answer) {
+    // Under the lock: whoever takes wake_ away may be gone the moment after.
+    const std::lock_guard lock(mutex_);
+    --num_owed_;
+    arrived_.push_back({&buffer, answer});
+    if (wake_) wake_();
+  };
+  try {
+    tiers_[place]->get({buffer.blocks, {buffer.bytes, size_bytes}, arrive});
+  } catch (const std::bad_alloc&) {
+    arrive({.num_found = 0, .is_faulty = true});
+  }
   return true;
 }
 

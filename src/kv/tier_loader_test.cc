@@ -116,6 +116,23 @@ TEST_F(TierLoaderTest, ATierThatHangsEndsWhatWaitsForIt) {
   EXPECT_EQ(poll(loader), std::vector{again});
 }
 
+// Its answer would be waited for in vain, at the latest by the loader's end.
+TEST_F(TierLoaderTest, ATierWithoutMemoryHasAnswered) {
+  const std::vector<KvTier*> tiers{&near_, &far_};
+  TierLoader loader(tiers, storage_, layout_.block_size_bytes(), 0);
+  near_.lacks_memory = true;
+  EXPECT_NO_THROW(start(loader, 3, 0));
+  std::vector<EndedLoad> ended;
+  EXPECT_NO_THROW(loader.poll(ended));
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].num_loaded, 0);
+  EXPECT_TRUE(ended[0].is_faulty);
+  near_.lacks_memory = false;
+  near_.answers_at_once = true;
+  const std::uint64_t again = start(loader, 1, 0);
+  EXPECT_EQ(poll(loader), std::vector{again});
+}
+
 // The same tiers, before a device.
 class TierLoaderDeviceTest : public TierLoaderTest {
  protected:
