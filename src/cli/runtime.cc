@@ -24,6 +24,7 @@
 #include "model/kernel_needs.h"
 #include "model/key_basis_file.h"
 #include "model/key_calibration.h"
+#include "model/most_running.h"
 #include "model/vocabulary.h"
 #include "plan/largest.h"
 #include "plan/step_speed.h"
@@ -46,7 +47,8 @@ TransformerLimits transformer_limits(const RuntimeOptions& options, const ModelC
   limits.max_batch_tokens = options.max_batch_tokens;
   limits.max_logit_rows = std::min(kMaxLogitRows, options.max_batch_tokens);
   limits.max_context_len = options.max_model_len > 0 ? options.max_model_len : config.context_len;
-  limits.max_sequences = options.max_sequences;
+  limits.max_sequences =
+      std::min(options.max_sequences, most_running(limits.max_batch_tokens, limits.max_logit_rows));
   limits.activations = activations_of(options);
   return limits;
 }
@@ -315,9 +317,10 @@ std::int64_t constraints_bytes(int vocab_size, int num_threads) {
 }
 
 // What is kept of requests, if there are any, for this model.
-std::int64_t bookkeeping_bytes(const RuntimeOptions& options, const ModelFile& file, int num_threads) {
+std::int64_t bookkeeping_bytes(const RuntimeOptions& options, const PlannedModel& planned, int num_threads) {
   if (options.bookkeeping_bytes == 0) return 0;
-  std::int64_t bytes = options.bookkeeping_bytes + clients_bytes(options.max_connections, options.max_sequences) +
+  const ModelFile& file = planned.file;
+  std::int64_t bytes = options.bookkeeping_bytes + clients_bytes(options.max_connections, planned.limits.max_sequences) +
                        constraints_bytes(file.config.vocab_size, num_threads);
   if (options.next_turn_bytes > 0 && may_reprint_answers(probe_template(*file.chat_template), *file.tokenizer))
     bytes += options.next_turn_bytes;
@@ -382,7 +385,7 @@ Footprint fixed_footprint(const PlannedModel& planned, const RuntimeOptions& opt
   // The host's, which a device's memory does not hold.
   footprint.process_bytes = resident_memory_bytes() + kServingBytes + tier_memory_bytes(options, *planned.layout);
   footprint.disk_index_bytes = disk_index_bytes(options, *planned.layout);
-  footprint.bookkeeping_bytes = bookkeeping_bytes(options, planned.file, pool.num_threads());
+  footprint.bookkeeping_bytes = bookkeeping_bytes(options, planned, pool.num_threads());
   footprint.beside_blocks = [&options, &layout = *planned.layout](int num_blocks) {
     return beside_blocks(options, layout, num_blocks);
   };
@@ -469,7 +472,7 @@ Runtime::Runtime(const RuntimeOptions& options)
   engine_config.max_prefill_tokens =
       options.max_prefill_tokens > 0 ? options.max_prefill_tokens : options.max_batch_tokens;
   engine_config.max_step_slowdown = options.max_step_slowdown;
-  engine_config.max_sequences = options.max_sequences;
+  engine_config.max_sequences = planned_.limits.max_sequences;
   // A device draws by itself, and its steps of one row are recorded.
   engine_config.max_draft_tokens = device_ == nullptr ? options.max_draft_tokens : 0;
   engine_config.records_kv_events = options.records_kv_events;

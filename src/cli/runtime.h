@@ -148,8 +148,7 @@ class Runtime {
   // Sequences that decode in one step, at most.
   int max_decodes() const {
     const TransformerLimits& limits = planned_.limits;
-    return std::min({limits.max_logit_rows, limits.max_sequences,
-                     std::max(1, limits.max_batch_tokens - 1)});
+    return std::min(limits.max_logit_rows, limits.max_sequences);
   }
 
  private:

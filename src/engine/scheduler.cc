@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "model/most_running.h"
 
 namespace larder {
 namespace {
@@ -24,10 +25,8 @@ int common_length(const std::vector<TokenId>& left, const std::vector<TokenId>& 
   return static_cast<int>(std::mismatch(left.begin(), end, right.begin()).first - left.begin());
 }
 
-// Fewer run at once than a step has rows, so that a prompt always gets one of them.
 SchedulerConfig bounded(SchedulerConfig config) {
-  const int most = config.max_logit_rows > 1 ? std::max(1, config.max_batch_tokens - 1) : 1;
-  config.max_sequences = std::min(config.max_sequences, most);
+  config.max_sequences = std::min(config.max_sequences, most_running(config.max_batch_tokens, config.max_logit_rows));
   return config;
 }
 

@@ -9,6 +9,7 @@
 
 #include "kernels/kv_type.h"
 #include "kv/block_table.h"
+#include "model/most_running.h"
 #include "plan/machines.h"
 #include "plan/model_shape.h"
 
@@ -61,8 +62,8 @@ struct Deployment {
   // Of one device. Heads are not cut in pieces: where there are more devices than KV heads, several
   // keep the same (and all of them MLA's latent).
   KvLayout device_layout() const;
-  // Sequences that run at once, at most: a step keeps a token's room for prompts.
-  int max_running() const { return std::max(1, max_batch_tokens - 1); }
+  // Sequences that run at once, at most.
+  int max_running() const { return most_running(max_batch_tokens, std::min(kMaxLogitRows, max_batch_tokens)); }
   // Of those, that decode in one step: more take turns.
   int max_decodes() const { return std::min(kMaxLogitRows, max_running()); }
   // Tokens that a request may have, prompt and output together.

@@ -68,8 +68,12 @@ def test_clients_are_planned_by_their_limits():
         return plan("-m", SMOLLM2, "--no-measure", *options)["server"]["bookkeeping_bytes"]
 
     few = bookkeeping("--max-sequences", 100, "--kv-size", "64MiB")
-    more = bookkeeping("--max-sequences", 1100, "--kv-size", "64MiB")
-    assert more - few > 1000 * (8 << 10)
+    more = bookkeeping("--max-sequences", 500, "--kv-size", "64MiB")
+    assert more - few > 400 * (8 << 10)
+    # A step has so many tokens that no more of them would run.
+    most = bookkeeping("--max-sequences", 511, "--kv-size", "64MiB")
+    assert bookkeeping("--max-sequences", 65536, "--kv-size", "64MiB") == most
+    assert bookkeeping("--max-sequences", 65536, "--kv-size", "64MiB", "--batch-tokens", 1024) - most > 500 * (8 << 10)
     # And the tokens of their answers, by what the cache holds.
     assert bookkeeping("--max-sequences", 100, "--kv-size", "128MiB") > few
 
