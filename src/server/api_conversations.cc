@@ -17,12 +17,15 @@ namespace {
 
 constexpr std::string_view kItemPattern = "/v1/conversations/{id}/items/{item}";
 
-Json describe(const Conversation& conversation) {
+HttpResponse describe(const Conversation& conversation) {
   Json body = {{"id", conversation.id},
                {"object", "conversation"},
                {"created_at", conversation.created_s}};
+  std::string brief = dump_json(body);
   body["metadata"] = conversation.metadata;
-  return body;
+  HttpResponse response = json_response(body);
+  response.brief = std::move(brief);
+  return response;
 }
 
 std::string conversation_id(const HttpRequest& request) {
@@ -73,14 +76,13 @@ Reply Router::create_conversation(const HttpRequest& request, Mailbox::Wake) con
   require_room(0, items.size());
   require_new_ids(items, {}, References::kCount, "items");
   conversation.items = make_items(owner, items, "items");
-  const Json described = describe(conversation);
+  HttpResponse described = describe(conversation);
   sessions_->put(owner, std::move(conversation));
-  return {json_response(described), nullptr};
+  return {std::move(described), nullptr};
 }
 
 Reply Router::get_conversation(const HttpRequest& request, Mailbox::Wake) const {
-  return {json_response(describe(*require_conversation(request, conversation_id(request)))),
-          nullptr};
+  return {describe(*require_conversation(request, conversation_id(request))), nullptr};
 }
 
 Reply Router::update_conversation(const HttpRequest& request, Mailbox::Wake) const {
@@ -121,7 +123,11 @@ Reply Router::create_items(const HttpRequest& request, Mailbox::Wake) const {
     conversation.items.insert(conversation.items.end(), added.begin(), added.end());
   });
   if (!found) fail_not_found("conversation_id", id);
-  return {json_response(page_of(added)), nullptr};
+  Json page = page_of(added);
+  HttpResponse response = json_response(page);
+  for (Json& item : page["data"]) item = Json::object({{"id", item["id"]}, {"type", item["type"]}});
+  response.brief = dump_json(page);
+  return {std::move(response), nullptr};
 }
 
 Reply Router::get_item(const HttpRequest& request, Mailbox::Wake) const {

@@ -33,7 +33,6 @@ using std::chrono::milliseconds;
 // Bytes of requests to come that are kept while one is worked on.
 constexpr std::size_t kMaxPipelinedBytes = std::size_t{64} << 10;
 constexpr std::size_t kReadBytes = 4096;
-constexpr std::size_t kSmallReplyBytes = std::size_t{1} << 20;  // that count nowhere
 constexpr milliseconds kCancelAgain{20};
 constexpr milliseconds kPostAgain{10};
 constexpr std::size_t kMostBounds = 16;  // of a stream that cannot pause, however it is read
@@ -298,13 +297,27 @@ Reply HttpConnection::take_reply() {
 }
 
 // Large replies wait for clients that may never read them: no more of them are held than the budget has
-// room for. What a request has changed is told in any case, so that nobody repeats it.
+// room for. What a request has changed is told in any case, so that nobody repeats it. Small ones: see write_response().
 void HttpConnection::charge(const HttpRequest& request, HttpResponse& response,
                             BudgetShare& share) const {
   const std::size_t num_bytes = response.body.size();
-  const bool has_room = num_bytes <= kSmallReplyBytes || share.grow_to(shareable(num_bytes));
-  share.shrink_to(num_bytes);
-  if (!has_room && context_.router.only_reads(request)) response = refuse_reply(request);
+  const bool is_small = num_bytes <= kSmallReplyBytes;
+  const bool has_room = is_small || share.grow_to(shareable(num_bytes));
+  share.shrink_to(is_small ? 0 : num_bytes);
+  if (has_room) return;
+  share.release();
+  if (context_.router.only_reads(request)) {
+    response = refuse_reply(request);
+  } else if (!response.brief.empty()) {
+    response = {.status = response.status, .body = std::move(response.brief), .headers = std::move(response.headers)};
+  } else {
+    HttpResponse refusal = refuse_answer(request);
+    // Under which an answer that was stored is found.
+    for (auto& header : response.headers) {
+      if (header.first == "x-request-id") refusal.headers.push_back(std::move(header));
+    }
+    response = std::move(refusal);
+  }
 }
 
 // One larger than all of it goes alone.

@@ -66,6 +66,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   struct Incoming;  // a request being read, see http_connection.cc
   struct OpenExchange;
   static constexpr std::size_t kWriteBytes = std::size_t{64} << 10;  // what stall_timeout is for
+  static constexpr std::size_t kFreeReplyBytes = std::size_t{4} << 10;  // that count nowhere
+  // Those of a reply that a socket takes at once, unless its reader is behind.
+  static constexpr std::size_t kSmallReplyBytes = kWriteBytes;
   static constexpr std::chrono::seconds kLookAgain{10};
 
   Task<void> serve();
@@ -92,6 +95,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void charge(const HttpRequest& request, HttpResponse& response, BudgetShare& share) const;
   Task<bool> answer_from_engine(const Incoming& incoming, const std::shared_ptr<Generation>& owned);
   Task<bool> answer_from_upstream(Incoming& incoming, const UpstreamCall& call);
+  Task<bool> refuse_for_upstream(Incoming& incoming);
   Task<std::optional<ApiError>> read_from_upstream(UpstreamExchange& exchange, BudgetShare& share,
                                                    HttpResponse& response);
   Task<bool> stream_from_upstream(const Incoming& incoming, UpstreamExchange& exchange);
@@ -100,6 +104,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Task<std::string> write_elsewhere(const std::shared_ptr<Generation>& generation);
   Task<bool> stream(const Incoming& incoming, Generation& generation);
   Task<bool> write_response(HttpResponse response, bool keep_alive, bool with_body);
+  // What the socket takes of both without waiting; nullopt: it is closed.
+  std::optional<std::size_t> write_at_once(std::string_view bytes, std::string_view head);
   // The head goes before the first of the bytes.
   Task<bool> write(std::string_view bytes, std::string_view head = {});
   Task<void> linger();

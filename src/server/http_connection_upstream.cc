@@ -19,7 +19,6 @@
 namespace larder {
 namespace {
 
-constexpr std::size_t kFreeReplyBytes = std::size_t{1} << 20;  // that count nowhere
 constexpr const char* kReplyMemory = "reply_memory";
 constexpr const char* kServerEnds = "the server ends, and the answer is not complete; try again";
 
@@ -112,15 +111,7 @@ Task<bool> HttpConnection::answer_from_upstream(Incoming& incoming, const Upstre
     co_await wait_for_event(std::min(end, std::chrono::steady_clock::now() + kLookAgain));
   }
   if (disconnected_) co_return false;
-  if (!place || !place->has_slot()) {
-    incoming.drop_body();
-    context_.metrics.count_rejection("upstream_busy");
-    ApiError busy{.status = 503, .code = "upstream_busy"};
-    busy.message =
-        fmt::format("all {} connections to the upstream are taken; try again, or raise --upstream-connections",
-                    upstream.config().max_connections);
-    co_return co_await write_from_upstream(incoming, error_response(busy, incoming.request));
-  }
+  if (!place || !place->has_slot()) co_return co_await refuse_for_upstream(incoming);
   const std::string& body = incoming.request.body;
   upstream.metrics().count_request(call.reason, call.edit.new_size(body.size()));
   const auto begin = std::chrono::steady_clock::now();
@@ -139,6 +130,16 @@ Task<bool> HttpConnection::answer_from_upstream(Incoming& incoming, const Upstre
   if (disconnected_) co_return false;
   if (failure) response = error_response(describe_upstream(std::move(*failure)), incoming.request);
   co_return co_await write_from_upstream(incoming, std::move(response));
+}
+
+// All of its connections are taken.
+Task<bool> HttpConnection::refuse_for_upstream(Incoming& incoming) {
+  incoming.drop_body();
+  context_.metrics.count_rejection("upstream_busy");
+  ApiError busy{.status = 503, .code = "upstream_busy"};
+  busy.message = fmt::format("all {} connections to the upstream are taken; try again, or raise --upstream-connections",
+                             context_.router.upstream()->config().max_connections);
+  co_return co_await write_from_upstream(incoming, error_response(busy, incoming.request));
 }
 
 // What the client is told, and the log.
@@ -165,7 +166,7 @@ Task<std::optional<ApiError>> HttpConnection::read_from_upstream(UpstreamExchang
     upstream.metrics().count_received(body.size() - size_before);
     if (failure) co_return failure;
     is_too_large = body.size() > most;
-    if (body.size() <= kFreeReplyBytes || share.grow_to(body.size())) continue;
+    if (body.size() <= kSmallReplyBytes || share.grow_to(body.size())) continue;
     context_.metrics.count_rejection(kReplyMemory);
     co_return ApiError{
         .status = 503,

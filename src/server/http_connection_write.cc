@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <array>
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/completion_condition.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/write.hpp>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "server/generation.h"
@@ -52,7 +54,31 @@ void HttpConnection::hold_back() {
 
 Task<bool> HttpConnection::write_response(HttpResponse response, bool keep_alive, bool with_body) {
   const std::string head = format_head(response, keep_alive, Framing::kLength);
-  co_return co_await write(with_body ? std::string_view(response.body) : "", head);
+  const std::string_view body = with_body ? std::string_view(response.body) : "";
+  // A large one has its room already.
+  if (body.size() <= kFreeReplyBytes || body.size() > kSmallReplyBytes) co_return co_await write(body, head);
+  const std::optional<std::size_t> num_written = write_at_once(body, head);
+  if (!num_written) co_return false;
+  const std::size_t num_of_head = std::min(*num_written, head.size());
+  const std::string_view rest = body.substr(*num_written - num_of_head);
+  if (rest.empty()) co_return true;
+  // Its reader is behind. With the head on its way there is no other reply any more.
+  BudgetShare share(context_.reply_budget);
+  if (!share.grow(body.size())) {
+    context_.metrics.count_rejection("reply_memory");
+    co_return false;
+  }
+  co_return co_await write(rest, std::string_view(head).substr(num_of_head));
+}
+
+std::optional<std::size_t> HttpConnection::write_at_once(std::string_view bytes, std::string_view head) {
+  const std::array<asio::const_buffer, 2> buffers = {asio::const_buffer(head.data(), head.size()),
+                                                     asio::const_buffer(bytes.data(), bytes.size())};
+  error_code error;
+  socket_.non_blocking(true, error);
+  const std::size_t num_written = error ? 0 : asio::write(socket_, buffers, asio::transfer_all(), error);
+  if (error && error != asio::error::would_block) return std::nullopt;
+  return num_written;
 }
 
 Task<bool> HttpConnection::write(std::string_view bytes, std::string_view head) {

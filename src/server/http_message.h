@@ -39,6 +39,9 @@ struct HttpResponse {
   std::string content_type = "application/json";
   std::string body = {};
   std::vector<std::pair<std::string, std::string>> headers = {};
+  // In place of a body that there is no room for, where the request has changed something: that, in few bytes. "" = an
+  // error says that there is none.
+  std::string brief = {};
 };
 
 std::string_view status_text(int status);

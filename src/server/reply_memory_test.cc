@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -152,14 +153,14 @@ TEST(ReplyMemory, EchoesAreWrittenOnce) {
 
 // It has been stored when its last token turns out to be too much; what is not done is refused, and not asked for again.
 TEST(ReplyMemory, WhatIsDoneIsTold) {
-  constexpr std::size_t kSmallBytes = std::size_t{1} << 20;  // that count nowhere
+  constexpr std::size_t kSmallBytes = std::size_t{64} << 10;  // that a socket takes at once
   constexpr std::size_t kNumLogprobs = 21;
   constexpr std::size_t kBytesOfToken = sizeof(OutputToken) + kNumLogprobs * (sizeof(TokenLogprob) + 2 * 80);
   ServerConfig config;
   config.limits.max_total_reply_bytes = 4'000'000;
   const TestServer server(config, TestServer::default_engine(), "", {.window = 32, .num_sinks = 16});
   RawClient stalled(server.port());
-  stalled.send("GET " + large_conversation(server, 3'500'000) + "/items HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  stalled.send("GET " + large_conversation(server, 3'980'000) + "/items HTTP/1.1\r\nHost: localhost\r\n\r\n");
   stalled.receive("200 OK");
   const auto ask = [&](std::size_t num_tokens) {
     return server.post("/v1/responses", fmt::format(R"({{"input":"a","max_output_tokens":{},"ignore_eos":true,"temperature":0,
@@ -167,6 +168,7 @@ TEST(ReplyMemory, WhatIsDoneIsTold) {
   };
   const auto told = ask(kSmallBytes / kBytesOfToken + 1);
   ASSERT_EQ(told.status, 200) << told.body.substr(0, 200);
+  EXPECT_EQ(told.json()["usage"]["output_tokens"], kSmallBytes / kBytesOfToken + 1);
   const auto refused = ask(3 * kSmallBytes / kBytesOfToken);
   EXPECT_EQ(refused.status, 503);
   EXPECT_EQ(refused.json()["error"]["code"], "reply_memory");
@@ -175,6 +177,104 @@ TEST(ReplyMemory, WhatIsDoneIsTold) {
   stalled.close();
   const std::string stored = "/v1/responses/" + told.json()["id"].get<std::string>();
   EXPECT_TRUE(eventually([&] { return server.get(stored).status == 200; }));
+}
+
+// Whatever a request has done is told without room for all of it, and can be had later.
+TEST(ReplyMemory, WhatIsDoneIsToldInFewBytes) {
+  ServerConfig config;
+  config.limits.max_total_reply_bytes = 4'000'000;
+  const TestServer server(config);
+  const std::string conversation = large_conversation(server, 10);
+  RawClient stalled(server.port());
+  stalled.send("GET " + large_conversation(server, 3'980'000) + "/items HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  stalled.receive("200 OK");
+
+  const auto added = server.post(conversation + "/items", large_items(100'000));
+  ASSERT_EQ(added.status, 200);
+  EXPECT_LT(added.body.size(), 1000u);
+  const Json page = added.json();
+  ASSERT_EQ(page["data"].size(), 1u);
+  EXPECT_EQ(page["data"][0]["type"], "message");
+  EXPECT_EQ(page["last_id"], page["data"][0]["id"]);
+  const std::string item = conversation + "/items/" + page["last_id"].get<std::string>();
+  EXPECT_EQ(server.get(item).status, 503);
+
+  Json ask = {{"input", "a"}, {"max_output_tokens", 2}};
+  ask["text"]["format"] = {{"type", "json_schema"}, {"name", "a"},
+                           {"schema", {{"const", 1}, {"description", std::string(100'000, 'x')}}}};
+  const auto answered = server.post("/v1/responses", ask.dump());
+  EXPECT_EQ(answered.status, 503) << answered.body.substr(0, 300);
+  EXPECT_NE(answered.head.find("x-should-retry: false"), std::string::npos) << answered.head;
+  const auto id = answered.head.find("resp_");
+  ASSERT_NE(id, std::string::npos) << answered.head;
+  stalled.close();
+  const std::string response = "/v1/responses/" + answered.head.substr(id, answered.head.find('\r', id) - id);
+  EXPECT_TRUE(eventually([&] { return server.get(item).status == 200 && server.get(response).status == 200; }));
+  EXPECT_EQ(server.get(item).json()["content"][0]["text"].get<std::string>().size(), 100'000u);
+  EXPECT_EQ(server.get(response).json()["id"], response.substr(response.rfind('/') + 1));
+}
+
+// On one connection; the first replies lie in the system's buffers.
+std::string many_requests(const std::string& path, int num_requests) {
+  const std::string one = "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n";
+  std::string bytes;
+  for (int i = 1; i < num_requests; ++i) bytes += one + "\r\n";
+  return bytes + one + "Connection: close\r\n\r\n";
+}
+// Returns the path of an item of so many bytes.
+std::string large_item(const TestServer& server, std::size_t num_bytes) {
+  const std::string conversation = large_conversation(server, num_bytes);
+  const Json page = server.get(conversation + "/items").json();
+  return conversation + "/items/" + page["first_id"].get<std::string>();
+}
+int num_of_status(const std::string& text, const std::string& status) {
+  int num_found = 0;
+  for (auto at = text.find("HTTP/1.1 " + status); at != text.npos; at = text.find("HTTP/1.1 " + status, at + 1)) ++num_found;
+  return num_found;
+}
+bool refuses_replies(const TestServer& server) {
+  return server.get("/metrics").body.find("reason=\"reply_memory\"} 0") == std::string::npos;
+}
+
+// By many clients that do not read them.
+TEST(ReplyMemory, RepliesBelowAMegabyteShareIt) {
+  ServerConfig config;
+  config.limits.max_total_reply_bytes = 2'000'000;
+  const TestServer server(config);
+  const std::string bytes = many_requests(large_item(server, 900'000), 12);
+  std::vector<std::unique_ptr<RawClient>> stalled;
+  for (int i = 0; i < 4; ++i) {
+    stalled.push_back(std::make_unique<RawClient>(server.port(), 20, 4096));
+    stalled.back()->send(bytes);
+  }
+  EXPECT_TRUE(eventually([&] { return refuses_replies(server); }));
+}
+
+// Those that their readers take at once need no room.
+TEST(ReplyMemory, SmallRepliesThatWaitShareIt) {
+  constexpr int kNumRequests = 300;
+  for (const std::size_t most : {std::size_t{1}, ServerLimits{}.max_total_reply_bytes}) {
+    ServerConfig config;
+    config.limits.max_total_reply_bytes = most;
+    const TestServer server(config);
+    const std::string path = large_item(server, 60'000);
+    RawClient stalled(server.port());
+    stalled.send(many_requests(path, kNumRequests));
+    const bool is_little = most == 1;
+    if (is_little) {
+      EXPECT_TRUE(eventually([&] { return refuses_replies(server); }));
+    }
+    for (int i = 0; i < 20; ++i) EXPECT_EQ(server.get(path).status, 200);
+    const std::string text = stalled.receive();
+    const int num_whole = num_of_status(text, "200");
+    EXPECT_GT(num_whole, 0);
+    if (is_little) {
+      EXPECT_LT(num_whole, kNumRequests);
+    } else {
+      EXPECT_EQ(num_whole, kNumRequests);
+      EXPECT_FALSE(refuses_replies(server));
+    }
+  }
 }
 
 // The last events of a stream repeat all logprobs of its message, which are kept until then.

@@ -29,7 +29,7 @@ struct ServerLimits {
   std::size_t max_total_body_bytes = std::size_t{64} << 20;
   // Of headers beyond 8 KiB each, and of requests behind those that are worked on.
   std::size_t max_total_header_bytes = std::size_t{32} << 20;
-  // Of large replies that wait for their clients to read them; one larger than all of it goes alone.
+  // Of replies that wait for their clients to read them; one larger than all of it goes alone.
   std::size_t max_total_reply_bytes = std::size_t{64} << 20;
   int max_connections = 16384;                               // more are answered 503 and closed
   int max_json_depth = 64;                                   // levels of arrays and objects
