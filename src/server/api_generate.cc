@@ -98,7 +98,13 @@ SettledChat Router::settle_chat(const HttpRequest& request, const std::string& s
 GenerationJob Router::prepare_job(const HttpRequest& request, ChatRequest& chat) const {
   GenerationJob job;
   job.salt = salt_of(request, chat.options);
-  SettledChat settled = settle_chat(request, job.salt, chat);
+  SettledChat settled;
+  try {
+    settled = settle_chat(request, job.salt, chat);
+  } catch (Errand& errand) {
+    errand.is_for_stream = chat.options.stream;
+    throw;
+  }
   for (const std::string& name : settled.normalised) metrics_.count_normalisation(name);
   job.history_report = std::move(settled.history);
   job.prompts.push_back(prepare_chat(chat, model_));

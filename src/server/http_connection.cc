@@ -224,6 +224,7 @@ Task<bool> HttpConnection::answer(Incoming& incoming) {
     reply_ = context_.router.route(incoming.request, [] {});  // /health must not wait for encoders
   } else {
     keep_watching_ = true;
+    incoming.ping_at = std::chrono::steady_clock::now() + limits_.ping_interval;
     watch();
     start_routing(incoming);
   }
@@ -239,6 +240,8 @@ Task<bool> HttpConnection::answer(Incoming& incoming) {
     const Counted counted(context_.gauges.num_generations);
     written = co_await answer_from_engine(incoming, reply.generation);
     prepare_next_turn(*reply.generation);
+  } else if (!disconnected_ && incoming.has_begun_stream) {
+    written = co_await end_stream(incoming, reply.response);
   } else if (!disconnected_) {
     BudgetShare share(context_.reply_budget);
     HttpResponse response = std::move(reply.response);
@@ -266,12 +269,13 @@ Task<void> HttpConnection::run_errand(Incoming& incoming) {
   {
     const Reply asked = take_reply();
     const Counted counted(context_.gauges.num_generations);
+    incoming.awaits_stream = asked.is_for_stream;
     std::string body;
     while (!disconnected_) {
       body += advance(*asked.generation);
       if (asked.generation->has_large_reply()) body = co_await write_elsewhere(asked.generation);
       if (asked.generation->done()) break;
-      co_await wait_for_event();
+      co_await wait_for_errand(incoming);
     }
     if (disconnected_ || asked.generation->failed()) {
       reply_.emplace();  // which nobody reads if the client has gone
@@ -283,7 +287,7 @@ Task<void> HttpConnection::run_errand(Incoming& incoming) {
     request.answers[*asked.errand] = std::move(body);
   }
   start_routing(incoming);
-  while (!reply_) co_await wait_for_event();
+  while (!reply_) co_await wait_for_errand(incoming);
 }
 
 std::string HttpConnection::advance(Generation& generation) const {
@@ -351,7 +355,7 @@ HttpResponse HttpConnection::refuse_answer(const HttpRequest& request) const {
   return response;
 }
 
-Task<bool> HttpConnection::answer_from_engine(const Incoming& incoming,
+Task<bool> HttpConnection::answer_from_engine(Incoming& incoming,
                                               const std::shared_ptr<Generation>& owned) {
   Generation& generation = *owned;
   if (generation.streaming()) co_return co_await stream(incoming, generation);
@@ -400,19 +404,11 @@ Task<std::string> HttpConnection::write_elsewhere(const std::shared_ptr<Generati
   co_return std::move(written->body);
 }
 
-Task<bool> HttpConnection::stream(const Incoming& incoming, Generation& generation) {
-  const bool chunked = !incoming.is_http_1_0;
-  const bool keep_alive = chunked && incoming.keep_alive && !draining_;
-  HttpResponse head{.content_type = "text/event-stream; charset=utf-8",
-                    .headers = {{"Cache-Control", "no-cache"},
-                                {"X-Accel-Buffering", "no"},
-                                {"x-larder-route", "local"}}};
+Task<bool> HttpConnection::stream(Incoming& incoming, Generation& generation) {
+  HttpResponse head{.content_type = kStreamType, .headers = {{"x-larder-route", "local"}}};
   for (auto& header : generation.headers()) head.headers.push_back(std::move(header));
-  context_.router.add_cors(incoming.request, head);
   streaming_ = &generation;
-  const std::string head_bytes =
-      format_head(head, keep_alive, chunked ? Framing::kChunked : Framing::kUntilClose);
-  bool written = co_await write(head_bytes);
+  bool written = co_await begin_stream(incoming, std::move(head));
   auto ping_at = std::chrono::steady_clock::now() + limits_.ping_interval;
   bool too_far_behind = false;  // of a client that reads, but too little
   BudgetShare share(context_.reply_budget);
@@ -425,8 +421,7 @@ Task<bool> HttpConnection::stream(const Incoming& incoming, Generation& generati
     if (events.empty() && now >= ping_at) events = generation.ping();
     if (!events.empty() || now >= ping_at) ping_at = now + limits_.ping_interval;
     if (!events.empty()) {
-      if (chunked) events = frame_chunk(events);
-      written = co_await write(events);
+      written = co_await write_events(incoming, std::move(events));
     } else if (generation.done()) {
       break;
     } else {
@@ -438,8 +433,8 @@ Task<bool> HttpConnection::stream(const Incoming& incoming, Generation& generati
     if (timed_out_ || too_far_behind) context_.metrics.count_dropped_stream();
     co_return false;
   }
-  if (chunked) written = co_await write("0\r\n\r\n");
-  co_return written&& keep_alive;
+  if (!incoming.is_http_1_0) written = co_await write(kLastChunk);
+  co_return written&& incoming.keep_alive;
 }
 
 Task<void> HttpConnection::wait_for_event(Timer::time_point end) {

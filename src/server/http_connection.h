@@ -70,6 +70,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // Those of a reply that a socket takes at once, unless its reader is behind.
   static constexpr std::size_t kSmallReplyBytes = kWriteBytes;
   static constexpr std::chrono::seconds kLookAgain{10};
+  static constexpr const char* kStreamType = "text/event-stream; charset=utf-8";
+  static constexpr std::string_view kLastChunk = "0\r\n\r\n";
 
   Task<void> serve();
   Task<bool> wait_for_request();
@@ -92,17 +94,23 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   HttpResponse refuse_answer(const HttpRequest& request) const;
   void prepare_next_turn(Generation& generation);
   Task<void> run_errand(Incoming& incoming);
+  Task<void> wait_for_errand(Incoming& incoming);
   void charge(const HttpRequest& request, HttpResponse& response, BudgetShare& share) const;
-  Task<bool> answer_from_engine(const Incoming& incoming, const std::shared_ptr<Generation>& owned);
+  Task<bool> answer_from_engine(Incoming& incoming, const std::shared_ptr<Generation>& owned);
   Task<bool> answer_from_upstream(Incoming& incoming, const UpstreamCall& call);
   Task<bool> refuse_for_upstream(Incoming& incoming);
   Task<std::optional<ApiError>> read_from_upstream(UpstreamExchange& exchange, BudgetShare& share,
                                                    HttpResponse& response);
-  Task<bool> stream_from_upstream(const Incoming& incoming, UpstreamExchange& exchange);
+  Task<bool> stream_from_upstream(Incoming& incoming, UpstreamExchange& exchange);
   Task<bool> write_from_upstream(const Incoming& incoming, HttpResponse response);
   ApiError describe_upstream(ApiError failure) const;
   Task<std::string> write_elsewhere(const std::shared_ptr<Generation>& generation);
-  Task<bool> stream(const Incoming& incoming, Generation& generation);
+  Task<bool> stream(Incoming& incoming, Generation& generation);
+  // Writes the head, unless that was done. Which of it there are cannot change any more.
+  Task<bool> begin_stream(Incoming& incoming, HttpResponse head);
+  Task<bool> write_events(const Incoming& incoming, std::string events);
+  // Of one that has begun and comes to nothing.
+  Task<bool> end_stream(const Incoming& incoming, const HttpResponse& failure);
   Task<bool> write_response(HttpResponse response, bool keep_alive, bool with_body);
   // What the socket takes of both without waiting; nullopt: it is closed.
   std::optional<std::size_t> write_at_once(std::string_view bytes, std::string_view head);
@@ -159,5 +167,8 @@ enum class Framing { kLength, kChunked, kUntilClose };
 // The bytes before a reply's body.
 std::string format_head(const HttpResponse& response, bool keep_alive, Framing framing);
 std::string frame_chunk(std::string_view data);
+
+// What a stream says in place of a reply that is an error, in the style of the path that was asked for.
+std::string error_event(const HttpResponse& error, std::string_view path);
 
 }  // namespace larder

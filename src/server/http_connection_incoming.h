@@ -20,6 +20,9 @@ struct HttpConnection::Incoming : std::enable_shared_from_this<Incoming> {
   bool is_http_1_0 = false;
   bool is_head = false;
   bool awaits_continue = false;
+  bool awaits_stream = false;     // of an answer that takes an errand first
+  bool has_begun_stream = false;  // its head is on its way; keep_alive is what that says
+  Timer::time_point ping_at;      // unless it hears of something before
 
   // A header of a byte takes 80 of memory.
   void drop_headers() { parser.get().clear(); }

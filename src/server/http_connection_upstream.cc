@@ -11,8 +11,6 @@
 #include <utility>
 
 #include "server/http_connection_incoming.h"
-#include "server/request_id.h"
-#include "server/sse.h"
 #include "server/upstream.h"
 #include "server/upstream_exchange.h"
 
@@ -45,16 +43,6 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 
 HttpResponse head_of(const UpstreamHead& head) {
   return {.status = head.status, .content_type = head.content_type, .headers = head.headers};
-}
-
-// In the style of the path that was asked for.
-std::string error_event(const ApiError& error, std::string_view path) {
-  std::string event;
-  if (style_of(path) == ApiStyle::kAnthropic)
-    append_named_event(event, "error", anthropic_error_json(error, "req_" + make_request_id()));
-  else
-    append_event(event, error_json(error));
-  return event;
 }
 
 // What a careless upstream says of our key stays here.
@@ -187,22 +175,17 @@ Task<std::optional<ApiError>> HttpConnection::read_from_upstream(UpstreamExchang
 }
 
 Task<bool> HttpConnection::write_from_upstream(const Incoming& incoming, HttpResponse response) {
+  if (incoming.has_begun_stream) co_return co_await end_stream(incoming, response);
   response.headers.emplace_back("x-larder-route", "upstream");
   context_.router.add_cors(incoming.request, response);
   co_return co_await write_response(std::move(response), incoming.keep_alive && !draining_, true);
 }
 
 // As it comes: no more is read than the client takes.
-Task<bool> HttpConnection::stream_from_upstream(const Incoming& incoming, UpstreamExchange& exchange) {
-  const bool chunked = !incoming.is_http_1_0;
-  const bool keep_alive = chunked && incoming.keep_alive && !draining_;
+Task<bool> HttpConnection::stream_from_upstream(Incoming& incoming, UpstreamExchange& exchange) {
   HttpResponse head = head_of(exchange.head());
-  head.headers.emplace_back("Cache-Control", "no-cache");
-  head.headers.emplace_back("X-Accel-Buffering", "no");
   head.headers.emplace_back("x-larder-route", "upstream");
-  context_.router.add_cors(incoming.request, head);
-  const std::string head_bytes = format_head(head, keep_alive, chunked ? Framing::kChunked : Framing::kUntilClose);
-  bool written = co_await write(head_bytes);
+  bool written = co_await begin_stream(incoming, std::move(head));
   EventEnds ends;
   std::optional<ApiError> failure;
   while (written && !failure && !exchange.done()) {
@@ -212,19 +195,19 @@ Task<bool> HttpConnection::stream_from_upstream(const Incoming& incoming, Upstre
     context_.router.upstream()->metrics().count_received(bytes.size());
     ends.add(bytes);
     if (failure) {
-      const std::string error = error_event(describe_upstream(std::move(*failure)), incoming.request.path);
+      const HttpResponse told = error_response(describe_upstream(std::move(*failure)), incoming.request.path);
+      const std::string error = error_event(told, incoming.request.path);
       if (!ends.is_between()) co_return false;  // half an event: an end without an end says that it broke off
       bytes += error;
     }
     if (bytes.empty()) continue;
-    if (chunked) bytes = frame_chunk(bytes);
-    written = co_await write(bytes);
+    written = co_await write_events(incoming, std::move(bytes));
   }
   if (!failure && exchange.done()) exchange.release();
   if (!written && timed_out_) context_.metrics.count_dropped_stream();
   if (!written || disconnected_) co_return false;
-  if (chunked) written = co_await write("0\r\n\r\n");
-  co_return written&& keep_alive && !failure;
+  if (!incoming.is_http_1_0) written = co_await write(kLastChunk);
+  co_return written&& incoming.keep_alive && !failure;
 }
 
 }  // namespace larder

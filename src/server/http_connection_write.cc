@@ -10,7 +10,8 @@
 #include <utility>
 
 #include "server/generation.h"
-#include "server/http_connection.h"
+#include "server/http_connection_incoming.h"
+#include "server/sse.h"
 
 namespace larder {
 namespace {
@@ -50,6 +51,47 @@ void HttpConnection::hold_back() {
   const std::size_t num_waiting = streaming_->waiting_bytes();
   const std::size_t most = limits_.max_stream_buffer_bytes;
   streaming_->pause(num_waiting > (streaming_->is_paused() ? most / 2 : most));
+}
+
+Task<bool> HttpConnection::begin_stream(Incoming& incoming, HttpResponse head) {
+  if (std::exchange(incoming.has_begun_stream, true)) co_return true;
+  const bool chunked = !incoming.is_http_1_0;
+  incoming.keep_alive = chunked && incoming.keep_alive && !draining_;
+  head.headers.emplace_back("Cache-Control", "no-cache");
+  head.headers.emplace_back("X-Accel-Buffering", "no");
+  context_.router.add_cors(incoming.request, head);
+  const std::string bytes = format_head(head, incoming.keep_alive, chunked ? Framing::kChunked : Framing::kUntilClose);
+  co_return co_await write(bytes);
+}
+
+Task<bool> HttpConnection::write_events(const Incoming& incoming, std::string events) {
+  if (!incoming.is_http_1_0) events = frame_chunk(events);
+  co_return co_await write(events);
+}
+
+Task<bool> HttpConnection::end_stream(const Incoming& incoming, const HttpResponse& failure) {
+  bool written = co_await write_events(incoming, error_event(failure, incoming.request.path));
+  if (written && !incoming.is_http_1_0) written = co_await write(kLastChunk);
+  co_return written&& incoming.keep_alive;
+}
+
+// For what an errand leaves. A stream that has waited for long begins before there is anything to tell, lest somebody
+// between takes it for dead.
+Task<void> HttpConnection::wait_for_errand(Incoming& incoming) {
+  if (!incoming.awaits_stream || disconnected_) co_return co_await wait_for_event();
+  co_await wait_for_event(std::min(incoming.ping_at, std::chrono::steady_clock::now() + kLookAgain));
+  if (disconnected_ || std::chrono::steady_clock::now() < incoming.ping_at) co_return;
+  const bool is_anthropic = style_of(incoming.request.path) == ApiStyle::kAnthropic;
+  HttpResponse head{.content_type = kStreamType};
+  bool written = co_await begin_stream(incoming, std::move(head));
+  std::string ping;
+  if (is_anthropic)
+    append_named_event(ping, "ping", {{"type", "ping"}});
+  else
+    ping = ":\n\n";
+  if (written) written = co_await write_events(incoming, std::move(ping));
+  if (!written) disconnected_ = true;
+  incoming.ping_at = std::chrono::steady_clock::now() + limits_.ping_interval;
 }
 
 Task<bool> HttpConnection::write_response(HttpResponse response, bool keep_alive, bool with_body) {
@@ -113,6 +155,16 @@ Task<void> HttpConnection::linger() {
                                                  asio::redirect_error(kUseTask, error));
   }
   clear_deadline();
+}
+
+std::string error_event(const HttpResponse& error, std::string_view path) {
+  std::string event = style_of(path) == ApiStyle::kAnthropic ? "event: error\ndata: " : "data: ";
+  for (const char c : error.body) {
+    event += c;
+    if (c == '\n') event += "data: ";  // an upstream's
+  }
+  event += "\n\n";
+  return event;
 }
 
 }  // namespace larder

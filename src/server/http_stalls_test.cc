@@ -185,6 +185,50 @@ TEST(HttpStalls, AStreamThatWaitsSendsComments) {
   }
 }
 
+// Of a long conversation in which a summary has to be written first, before there is anything to tell.
+TEST(HttpStalls, AStreamThatIsPreparedSendsCommentsToo) {
+  ServerConfig config = patient();
+  config.limits.ping_interval = milliseconds(20);
+  config.drain_timeout = milliseconds(0);
+  EngineConfig engine = TestServer::default_engine();
+  engine.max_sequences = 1;
+  engine.max_model_len = 1200;
+  Json body = {{"stream", true}, {"larder", {{"history", {{"strategy", "summary"}, {"max_tokens", 500}}}}}};
+  Json turns = Json::array();
+  for (int i = 0; i < 31; ++i)
+    turns.push_back({{"role", i % 2 == 0 ? "user" : "assistant"}, {"content", fmt::format("This is turn {}, and no other.", i)}});
+  const auto num_of = [](const std::string& text, const std::string& word) {
+    int num_found = 0;
+    for (auto at = text.find(word); at != text.npos; at = text.find(word, at + 1)) ++num_found;
+    return num_found;
+  };
+  for (const std::string path : {"/v1/chat/completions", "/v1/responses", "/v1/messages"}) {
+    const bool is_anthropic = path == "/v1/messages";
+    const std::string ping = is_anthropic ? "event: ping\n" : "\r\n:\n\n\r\n";
+    Json request = body;
+    request[path == "/v1/responses" ? "input" : "messages"] = turns;
+    request[path == "/v1/responses" ? "max_output_tokens" : "max_tokens"] = 3;
+    for (const bool ends_well : {true, false}) {
+      TestServer server(config, engine);
+      RawClient running(server.port()), waiting(server.port());
+      running.send(forever(R"("stream":true)"));
+      running.receive("data: ");
+      waiting.send(TestServer::request(path, request.dump()));
+      std::string text;
+      for (int i = 0; i < 2; ++i) text += waiting.receive(ping);
+      EXPECT_TRUE(text.starts_with("HTTP/1.1 200")) << path << text;
+      EXPECT_NE(text.find("text/event-stream"), text.npos) << path << text;
+      EXPECT_EQ(num_of(text, "data: "), is_anthropic ? num_of(text, ping) : 0) << path << text;
+      ends_well ? running.close() : server.server().shutdown(true);
+      text += waiting.receive();
+      EXPECT_EQ(num_of(text, "HTTP/1.1 "), 1) << path << text;
+      EXPECT_TRUE(text.ends_with("\r\n0\r\n\r\n")) << path << text;
+      EXPECT_EQ(num_of(text, "\"error\":{") > 0, !ends_well) << path << text;
+      EXPECT_EQ(num_of(text, "summary_usage") > 0, ends_well) << path << text;
+    }
+  }
+}
+
 // What waited may all be part of a call that is not whole: there is nothing to write, behind which it would be looked
 // whether the answer may go on.
 TEST(HttpStalls, AnAnswerThatTellsNothingGoesOnToo) {

@@ -272,6 +272,7 @@ Reply Router::or_errand(const HttpRequest& request, const Mailbox::Wake& wake,
   } catch (Errand& errand) {
     Reply reply = generate(request, std::move(errand.job), wake);
     reply.errand = errand.key;
+    reply.is_for_stream = errand.is_for_stream;
     return reply;
   }
 }

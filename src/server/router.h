@@ -30,6 +30,7 @@ struct Reply {
   std::shared_ptr<Generation> generation = nullptr;
   std::optional<Digest> errand = std::nullopt;
   std::optional<UpstreamCall> upstream = std::nullopt;
+  bool is_for_stream = false;  // the errand, whose client is to hear meanwhile that something is done
 };
 
 // What handlers may ask about the server around them.
@@ -70,6 +71,7 @@ class Router {
   struct Errand {
     Digest key;
     GenerationJob job;
+    bool is_for_stream = false;
   };
 
   std::optional<Digest> key_of(const HttpRequest& request) const;
