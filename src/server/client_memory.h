@@ -8,8 +8,9 @@
 
 namespace larder {
 
-// Of a connection, whatever it does: its coroutine, its timers, the buffer that it reads into.
-inline constexpr std::int64_t kConnectionBytes = 4 << 10;
+// Of a connection, whatever it does: its coroutine, its timers, and what counts nowhere of a head that is not whole or
+// of a reply. Idle it takes a quarter of it.
+inline constexpr std::int64_t kConnectionBytes = 12 << 10;
 // Of an answer under way or in line, from the request that was parsed to its place in the scheduler.
 inline constexpr std::int64_t kAnswerBytes = 24 << 10;
 // And of each token of it that the cache holds: as text, and twice as a token, in lists that grow by doubling.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/heap_test_support.h"
@@ -37,6 +38,46 @@ TEST(ClientMemory, IdleConnectionsTakeWhatIsPlanned) {
   const std::int64_t taken = heap_of_each(before);
   EXPECT_LT(taken, kConnectionBytes);
   EXPECT_GT(taken, kConnectionBytes / 8) << "the allowance is for something else";
+}
+
+// However far a request has come that its client does not end. What a body has counts among those being read.
+TEST(ClientMemory, SlowConnectionsTakeWhatIsPlanned) {
+  if (!is_heap_known()) GTEST_SKIP() << "the heap is another's";
+  constexpr std::size_t kBodyBytes = 4000;
+  const std::string head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
+  const std::string with_length = head + "Content-Length: 1000000\r\n\r\n";
+  struct State {
+    std::vector<std::string> pieces;
+    std::size_t num_body_bytes = 0;
+  };
+  const State states[] = {
+      {{"P"}},
+      {{head}},
+      {{head, "X: " + std::string(3800 - head.size(), 'a')}},
+      {{with_length + "{"}, 1},
+      {{with_length, "{", "\"", "a"}, 3},
+      {{with_length + std::string(kBodyBytes, ' ')}, kBodyBytes},
+      {{with_length, std::string(kBodyBytes / 2, ' '), std::string(kBodyBytes / 2, ' ')}, kBodyBytes},
+      {{head + "Transfer-Encoding: chunked\r\n\r\n", "1;" + std::string(3000, 'a')}},
+  };
+  for (const State& state : states) {
+    const TestServer server;
+    const auto ask = [&](RawClient& client) {
+      client.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+      client.receive("\r\n\r\n");
+    };
+    RawClient first(server.port());
+    ask(first);
+    const std::int64_t before = heap_in_use();
+    const auto clients = clients_of(server);
+    for (const auto& client : clients) ask(*client);
+    for (const std::string& piece : state.pieces) {
+      for (const auto& client : clients) client->send(piece);
+      ask(first);  // by the thread that has read theirs before
+    }
+    const std::int64_t taken = heap_of_each(before) - static_cast<std::int64_t>(state.num_body_bytes);
+    EXPECT_LT(taken, kConnectionBytes) << state.pieces.front().size() << " and " << state.pieces.back().size();
+  }
 }
 
 // Those that run and those that wait; their connections are counted apart.

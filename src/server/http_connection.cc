@@ -32,7 +32,6 @@ using std::chrono::milliseconds;
 
 // Bytes of requests to come that are kept while one is worked on.
 constexpr std::size_t kMaxPipelinedBytes = std::size_t{64} << 10;
-constexpr std::size_t kReadBytes = 4096;
 constexpr milliseconds kCancelAgain{20};
 constexpr milliseconds kPostAgain{10};
 constexpr std::size_t kMostBounds = 16;  // of a stream that cannot pause, however it is read
@@ -82,6 +81,8 @@ HttpConnection::HttpConnection(Socket socket, ConnectionContext& context)
       buffer_(limits_.max_header_bytes + kMaxPipelinedBytes),
       held_(context_.header_budget) {
   ++context_.gauges.num_connections;
+  error_code ignored;
+  socket_.non_blocking(true, ignored);
 }
 
 // However it ends: asio drops a coroutine for want of memory, before its beginning or later.
@@ -447,19 +448,27 @@ Task<void> HttpConnection::wait_for_event(Timer::time_point end) {
 // any more. Bytes of pipelined requests are kept, or none where they are too many, since the end comes
 // behind them: then the reply says "close", and the client knows that they were not begun.
 void HttpConnection::watch() {
-  if (buffer_.size() + kReadBytes > kMaxPipelinedBytes || !may_hold(kReadBytes)) {
+  auto on_ready = [self = shared_from_this()](error_code error) {
+    self->watching_ = false;
+    self->guard([&] {
+      if (!error && self->keep_watching_) error = self->read_ahead();
+      if (!error && self->keep_watching_) return self->watch();
+      if (error && error != asio::error::operation_aborted) self->disconnected_ = true;
+      self->notify();
+    });
+  };
+  socket_.async_wait(Socket::wait_read, std::move(on_ready));
+  watching_ = true;
+}
+
+error_code HttpConnection::read_ahead() {
+  std::size_t most = std::min(kReadBytes, kMaxPipelinedBytes - std::min(kMaxPipelinedBytes, buffer_.size()));
+  if (most == 0 || !may_hold(room_to_read(most))) {
     overrun_ = draining_ = true;
     buffer_.clear();
+    most = kReadBytes;
   }
-  auto on_read = [self = shared_from_this()](error_code error, std::size_t num_bytes) {
-    self->watching_ = false;
-    self->buffer_.commit(num_bytes);
-    if (!error && self->keep_watching_) return self->guard([&] { self->watch(); });
-    if (error && error != asio::error::operation_aborted) self->disconnected_ = true;
-    self->notify();
-  };
-  socket_.async_read_some(buffer_.prepare(kReadBytes), std::move(on_read));
-  watching_ = true;
+  return read_ready(room_to_read(most));
 }
 
 Task<void> HttpConnection::stop_watching() {

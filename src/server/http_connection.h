@@ -65,6 +65,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  private:
   struct Incoming;  // a request being read, see http_connection.cc
   struct OpenExchange;
+  static constexpr std::size_t kReadBytes = std::size_t{4} << 10;    // at a time, but for a large body
   static constexpr std::size_t kWriteBytes = std::size_t{64} << 10;  // what stall_timeout is for
   static constexpr std::size_t kFreeReplyBytes = std::size_t{4} << 10;  // that count nowhere
   // Those of a reply that a socket takes at once, unless its reader is behind.
@@ -81,6 +82,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Task<bool> read_body(Incoming& incoming);
   bool holds_others_up(std::size_t size, std::size_t size_before) const;
   Task<boost::system::error_code> read_some(Incoming& incoming);
+  static boost::system::error_code parse_some(Incoming& incoming, boost::beast::flat_buffer& buffer);
+  std::size_t room_to_read(std::size_t most) const;
+  // What has come, of at most so many bytes.
+  boost::system::error_code read_ready(std::size_t size);
+  boost::system::error_code read_ahead();
   bool may_hold(std::size_t more);
   void shrink_buffer();
   Task<bool> refuse(ApiError error, const HttpRequest& request);

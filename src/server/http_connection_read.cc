@@ -6,7 +6,6 @@
 #include <boost/asio/redirect_error.hpp>
 #include <boost/beast/http.hpp>
 #include <chrono>
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -20,16 +19,12 @@ namespace {
 namespace http = boost::beast::http;
 using boost::system::error_code;
 
-constexpr std::size_t kReadBytes = 4096;  // at a time, but for a large body
 constexpr int kMaxSkippedBytes = 8;
 constexpr std::size_t kBodyReadBytes = std::size_t{64} << 10;
 constexpr std::size_t kSmallBodyBytes = std::size_t{64} << 10;
 constexpr std::size_t kLeastPaceBytes = std::size_t{64} << 10;
 constexpr std::size_t kMaxChunkHead = std::size_t{16} << 10;  // with its extensions; all of a body's trailer
-constexpr std::size_t kFreeBytes = std::size_t{8} << 10;      // that count nowhere
-
-// Of a body that has so many bytes already. What is small is held by many connections at once.
-std::size_t read_size(std::size_t body_size) { return body_size > kSmallBodyBytes ? kBodyReadBytes : kReadBytes; }
+constexpr std::size_t kFreeBytes = std::size_t{4} << 10;      // that count nowhere
 
 std::string to_string(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
@@ -63,14 +58,9 @@ Task<bool> HttpConnection::wait_for_request() {
     // Waits without a buffer: most connections are idle most of the time.
     co_await socket_.async_wait(Socket::wait_read, asio::redirect_error(kUseTask, error));
     idle_ = false;
-    std::size_t num_bytes = 0;
-    if (!error) {
-      num_bytes = co_await socket_.async_read_some(buffer_.prepare(kReadBytes),
-                                                   asio::redirect_error(kUseTask, error));
-    }
+    if (!error) error = read_ready(kReadBytes);
     clear_deadline();
     if (error) co_return false;
-    buffer_.commit(num_bytes);
   }
   co_return true;
 }
@@ -88,34 +78,70 @@ bool HttpConnection::has_begun_request() {
 }
 
 // As Beast's own, but what the parser throws comes to the caller: of Beast 1.74 it would end in a handler
-// between, and the coroutine never go on.
+// between, and the coroutine never go on. A slow client's connection waits with what is not understood yet, and no more.
 Task<boost::system::error_code> HttpConnection::read_some(Incoming& incoming) {
   auto& parser = incoming.parser;
+  const std::string& body = incoming.request.body;
+  const std::size_t size_before = body.size();
   error_code error;
   while (true) {
     if (buffer_.size() > 0) {
-      try {
-        buffer_.consume(parser.put(buffer_.data(), error));
-      } catch (const std::length_error&) {  // a field of 64 KiB
-        co_return http::error::header_limit;
-      }
+      error = parse_some(incoming, buffer_);
       if (error != http::error::need_more) co_return error;
       error = {};
+      if (body.size() > size_before) co_return error;
     }
     if (parser.is_header_done() && buffer_.size() > kMaxChunkHead) co_return http::error::bad_chunk;
     if (buffer_.size() == buffer_.max_size()) co_return http::error::buffer_overflow;
-    const std::size_t size = std::min(read_size(incoming.request.body.size()), buffer_.max_size() - buffer_.size());
-    if (!parser.is_header_done() && !may_hold(size)) co_return asio::error::no_memory;
-    const std::size_t num_bytes = co_await socket_.async_read_some(buffer_.prepare(size),
-                                                                   asio::redirect_error(kUseTask, error));
+    if (buffer_.size() == 0) shrink_buffer();
+    co_await socket_.async_wait(Socket::wait_read, asio::redirect_error(kUseTask, error));
+    if (!error) {
+      const std::size_t size = room_to_read(body.size() > kSmallBodyBytes ? kBodyReadBytes : kReadBytes);
+      const bool is_head = !parser.is_header_done() || buffer_.size() > 0;  // a chunk's, too
+      if (is_head && !may_hold(size)) co_return asio::error::no_memory;
+      error = read_ready(size);
+    }
     if (error == asio::error::eof) {
       if (!parser.got_some()) co_return http::error::end_of_stream;
       error = {};
       parser.put_eof(error);
     }
     if (error || parser.is_done()) co_return error;
-    buffer_.commit(num_bytes);
   }
+}
+
+// What is of the body goes where it stays.
+error_code HttpConnection::parse_some(Incoming& incoming, boost::beast::flat_buffer& buffer) {
+  auto& parser = incoming.parser;
+  std::string& body = incoming.request.body;
+  auto& target = parser.get().body();
+  const std::size_t size_before = body.size();
+  if (parser.is_header_done()) {
+    body.resize(size_before + buffer.size());
+    target.data = body.data() + size_before;
+    target.size = buffer.size();
+  }
+  error_code error;
+  try {
+    buffer.consume(parser.put(buffer.data(), error));
+  } catch (const std::length_error&) {  // a field of 64 KiB
+    error = http::error::header_limit;
+  }
+  body.resize(body.size() - std::exchange(target.size, 0));
+  target.data = nullptr;
+  return error;
+}
+
+// Before it would have to grow.
+std::size_t HttpConnection::room_to_read(std::size_t most) const {
+  const std::size_t spare = buffer_.capacity() - buffer_.size();
+  return std::min({most, spare > 0 ? spare : most, buffer_.max_size() - buffer_.size()});
+}
+
+error_code HttpConnection::read_ready(std::size_t size) {
+  error_code error;
+  buffer_.commit(socket_.read_some(buffer_.prepare(size), error));
+  return error == asio::error::would_block ? error_code() : error;
 }
 
 Task<bool> HttpConnection::read_head(Incoming& incoming) {
@@ -187,8 +213,6 @@ Task<bool> HttpConnection::read_body(Incoming& incoming) {
   using SteadyTime = std::chrono::steady_clock;
   set_deadline(limits_.body_timeout);
   if (incoming.awaits_continue && !co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
-  std::unique_ptr<char[]> piece;
-  std::size_t piece_size = 0;
   const auto end = SteadyTime::now() + limits_.body_timeout;
   auto next_look = SteadyTime::now() + limits_.body_pace_interval;
   std::size_t size_at_look = 0;
@@ -205,15 +229,8 @@ Task<bool> HttpConnection::read_body(Incoming& incoming) {
       next_look = now + limits_.body_pace_interval;
     }
     set_deadline(std::chrono::ceil<std::chrono::milliseconds>(std::min(next_look, end) - now));
-    auto& target = parser.get().body();
-    if (piece_size < read_size(body.size())) {
-      piece_size = read_size(body.size());
-      piece = std::make_unique_for_overwrite<char[]>(piece_size);
-    }
-    target.data = piece.get();
-    target.size = piece_size;
+    const std::size_t size_before = body.size();
     error_code error = co_await read_some(incoming);
-    if (error == http::error::need_buffer) error = {};
     if (timed_out_ && SteadyTime::now() < end) {  // time to look
       timed_out_ = false;
       if (error == asio::error::operation_aborted) error = {};
@@ -221,13 +238,12 @@ Task<bool> HttpConnection::read_body(Incoming& incoming) {
     if (error || timed_out_) {
       co_return co_await refuse(describe_unreadable(error), incoming.request);
     }
-    const std::size_t num_bytes = piece_size - target.size;
     // Large ones, which one client may send slowly, leave room for all that are small.
-    const bool is_small = body.size() + num_bytes <= kSmallBodyBytes;
+    const bool is_small = body.size() <= kSmallBodyBytes;
     const std::size_t reserved = is_small ? 0
                                           : std::min(limits_.max_total_body_bytes / 8,
                                                      limits_.max_total_body_bytes - limits_.max_body_bytes);
-    if (!incoming.share.grow(num_bytes, reserved)) {
+    if (!incoming.share.grow(body.size() - size_before, reserved)) {
       incoming.drop_body();
       context_.metrics.count_rejection("body_memory");
       ApiError busy{.status = 503, .code = "body_memory"};
@@ -235,7 +251,6 @@ Task<bool> HttpConnection::read_body(Incoming& incoming) {
                                  context_.body_budget.used(), limits_.max_total_body_bytes);
       co_return co_await refuse(std::move(busy), incoming.request);
     }
-    body.append(piece.get(), num_bytes);
   }
   clear_deadline();
   incoming.drop_headers();  // the trailer's
@@ -245,14 +260,16 @@ Task<bool> HttpConnection::read_body(Incoming& incoming) {
 
 // Of what is read ahead of being understood: a head that is not whole, and requests behind the one that is worked on.
 bool HttpConnection::may_hold(std::size_t more) {
-  const std::size_t size = buffer_.size() + more;
-  return size <= kFreeBytes || held_.grow_to(size - kFreeBytes);
+  const std::size_t size = buffer_.size();
+  std::size_t capacity = buffer_.capacity();
+  if (size + more > capacity) capacity = std::max(2 * size, size + more);  // as it grows
+  return capacity <= kFreeBytes || held_.grow_to(capacity - kFreeBytes);
 }
 
 // To what is still to be read of it.
 void HttpConnection::shrink_buffer() {
   buffer_.shrink_to_fit();
-  held_.shrink_to(buffer_.size() - std::min(buffer_.size(), kFreeBytes));
+  held_.shrink_to(buffer_.capacity() - std::min(buffer_.capacity(), kFreeBytes));
 }
 
 // Sends an error and ends the connection in a way that lets the client read it. Always returns

@@ -117,8 +117,7 @@ std::optional<std::size_t> HttpConnection::write_at_once(std::string_view bytes,
   const std::array<asio::const_buffer, 2> buffers = {asio::const_buffer(head.data(), head.size()),
                                                      asio::const_buffer(bytes.data(), bytes.size())};
   error_code error;
-  socket_.non_blocking(true, error);
-  const std::size_t num_written = error ? 0 : asio::write(socket_, buffers, asio::transfer_all(), error);
+  const std::size_t num_written = asio::write(socket_, buffers, asio::transfer_all(), error);
   if (error && error != asio::error::would_block) return std::nullopt;
   return num_written;
 }

@@ -406,7 +406,7 @@ TEST(HttpFaults, WithoutAFileForItAConnectionWaits) {
 
 TEST(HttpFaults, LargeHeadersShareTheirRoom) {
   ServerConfig config;
-  config.limits.max_total_header_bytes = 50'000;
+  config.limits.max_total_header_bytes = 70'000;
   TestServer server(config);
   const std::string large = "X: " + std::string(45'000, 'a') + "\r\n";
   RawClient first(server.port());

@@ -27,7 +27,7 @@ struct ServerLimits {
   std::size_t max_body_bytes = std::size_t{16} << 20;
   // Of all requests being read; max_body_bytes at least.
   std::size_t max_total_body_bytes = std::size_t{64} << 20;
-  // Of headers beyond 8 KiB each, and of requests behind those that are worked on.
+  // Of headers beyond 4 KiB each, and of requests behind those that are worked on.
   std::size_t max_total_header_bytes = std::size_t{32} << 20;
   // Of replies that wait for their clients to read them; one larger than all of it goes alone.
   std::size_t max_total_reply_bytes = std::size_t{64} << 20;

@@ -91,7 +91,7 @@ def test_what_a_server_is_told_of_its_memory_counts_in_a_plan():
 
     usual = bookkeeping()
     fewer, larger, events, upstream, idle = [bookkeeping(*options) for options in OF_SERVER]
-    assert usual - fewer > 15000 * (4 << 10)
+    assert usual - fewer > 15000 * (12 << 10)
     assert larger - usual == 4 * ((1 << 28) - (64 << 20))
     assert events - usual >= 16 << 20
     assert upstream - usual == 1000 * (160 << 10)
