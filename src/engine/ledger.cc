@@ -149,7 +149,9 @@ Comparison Ledger::compare(PromptOrigin origin, std::span<const TokenId> prompt,
 
   const std::lock_guard lock(mutex_);
   Comparison comparison = compare_to(nearest(entry), entry.prompt.origin, prompt);
+  comparison.num_known = num_known(entry, comparison);
   comparison.num_other_salt = num_known_to_other_salts(entry);
+  part_prefixes(entry);
   comparison.entry = entry.number = next_number_++;
   entries_.push_back(std::move(entry));
   by_number_.emplace(comparison.entry, std::prev(entries_.end()));
@@ -243,7 +245,9 @@ const Ledger::Entry* Ledger::nearest(const Entry& entry) const {
   const auto add_longest = [&](const Index& index, const std::vector<std::uint64_t>& hashes) {
     return std::any_of(hashes.rbegin(), hashes.rend(), [&](std::uint64_t hash) { return add(index, hash); });
   };
-  if (!add_longest(by_prefix_, entry.prefixes)) add_longest(by_beginning_, entry.beginnings);
+  const bool has_kept = add_longest(by_prefix_, entry.prefixes);
+  const bool has_unkept = add_longest(by_unkept_prefix_, entry.prefixes);
+  if (!has_kept && !has_unkept) add_longest(by_beginning_, entry.beginnings);
   const PromptOrigin& origin = entry.prompt.origin;
   if (origin.conversation != 0) add(by_conversation_, mix64(origin.conversation, seed_of(origin)));
   const Entry* best = nullptr;
@@ -264,6 +268,22 @@ const Ledger::Entry* Ledger::nearest(const Entry& entry) const {
   return best;
 }
 
+// Of what the relative begins with. It may be a request with a window, whose cache ended there, where an older one's
+// went on.
+int Ledger::num_known(const Entry& entry, const Comparison& comparison) const {
+  if (!comparison.relative) return 0;
+  int num = comparison.relative->num_computed;
+  for (auto hash = entry.prefixes.rbegin(); hash != entry.prefixes.rend(); ++hash) {
+    const auto found = by_prefix_.find(*hash);
+    const Entry* other = found == by_prefix_.end() ? nullptr : find(found->second);
+    if (other == nullptr) continue;
+    const Match match = Ledger::match(*other, entry.prompt.tokens);
+    num = std::max(num, std::min(match.num_common, match.num_computed));
+    break;
+  }
+  return std::min(comparison.num_common, num);
+}
+
 // Beyond what its own salt has, that is.
 int Ledger::num_known_to_other_salts(const Entry& entry) const {
   const Entry* last = nullptr;  // that has all prefixes up to here
@@ -272,8 +292,7 @@ int Ledger::num_known_to_other_salts(const Entry& entry) const {
     const auto found = by_tenant_prefix_.find(entry.tenant_prefixes[i]);
     if (found == by_tenant_prefix_.end()) break;
     const Entry* other = find(found->second);
-    const auto num_needed = static_cast<int>(i + 1) * kBlockSize;
-    if (other == nullptr || other->prompt.origin.num_shareable < num_needed) break;
+    if (other == nullptr) break;
     last = other;
   }
   if (last == nullptr) return 0;
@@ -281,20 +300,32 @@ int Ledger::num_known_to_other_salts(const Entry& entry) const {
   return std::min(found.num_common, found.num_computed);
 }
 
-// num_indexed: prefixes that are in the index already.
-void Ledger::index(Entry& entry, std::size_t num_indexed) {
-  entry.is_indexed = true;
+// Once the entry itself has been compared, by all that it begins with.
+void Ledger::part_prefixes(Entry& entry) {
+  const auto num_most = static_cast<std::size_t>(entry.prompt.origin.num_shareable / kBlockSize);
+  if (entry.prefixes.size() <= num_most) return;
+  entry.unkept_prefixes.assign(entry.prefixes.begin() + static_cast<std::ptrdiff_t>(num_most), entry.prefixes.end());
+  for (auto* prefixes : {&entry.prefixes, &entry.tenant_prefixes}) {
+    prefixes->resize(num_most);
+    prefixes->shrink_to_fit();
+  }
+}
+
+void Ledger::index(Entry& entry) {
+  const bool was_indexed = std::exchange(entry.is_indexed, true);
   const PromptOrigin& origin = entry.prompt.origin;
   // One that came later may have been completed before.
   const auto put = [&](auto& map, std::uint64_t hash) {
     std::uint64_t& number = map[hash];
     number = std::max(number, entry.number);
   };
-  for (std::size_t i = num_indexed; i < entry.prefixes.size(); ++i) {
+  for (std::size_t& i = entry.num_indexed; i < entry.prefixes.size(); ++i) {
     put(by_prefix_, entry.prefixes[i]);
     put(by_tenant_prefix_, entry.tenant_prefixes[i]);
   }
-  if (num_indexed > 0) return;
+  for (std::size_t& i = entry.num_unkept_indexed; i < entry.unkept_prefixes.size(); ++i)
+    put(by_unkept_prefix_, entry.unkept_prefixes[i]);
+  if (was_indexed) return;
   for (const std::uint64_t hash : entry.beginnings) put(by_beginning_, hash);
   for (std::size_t i = 0; i < entry.sketch.size; ++i) put(by_shingle_, entry.sketch.smallest[i]);
   if (origin.conversation != 0) put(by_conversation_, mix64(origin.conversation, seed_of(origin)));
@@ -304,7 +335,8 @@ void Ledger::index(Entry& entry, std::size_t num_indexed) {
 void Ledger::measure(Entry& entry) {
   size_bytes_ -= entry.size_bytes;
   const std::size_t num_hashes =
-      entry.prefixes.size() + entry.tenant_prefixes.size() + entry.beginnings.size() + entry.sketch.size;
+      entry.prefixes.size() + entry.tenant_prefixes.size() + entry.unkept_prefixes.size() + entry.beginnings.size() +
+      entry.sketch.size;
   entry.size_bytes = size_of(entry.prompt.origin) + sizeof(Entry) + num_hashes * kBytesPerHash +
                      entry.prompt.tokens.capacity() * sizeof(TokenId) +
                      entry.other_answers.capacity() * sizeof(std::vector<TokenId>);
@@ -320,6 +352,7 @@ void Ledger::remove(const Entry& entry) {
   };
   const PromptOrigin& origin = entry.prompt.origin;
   for (const std::uint64_t hash : entry.prefixes) erase(by_prefix_, hash);
+  for (const std::uint64_t hash : entry.unkept_prefixes) erase(by_unkept_prefix_, hash);
   for (const std::uint64_t hash : entry.tenant_prefixes) erase(by_tenant_prefix_, hash);
   for (const std::uint64_t hash : entry.beginnings) erase(by_beginning_, hash);
   for (std::size_t i = 0; i < entry.sketch.size; ++i) erase(by_shingle_, entry.sketch.smallest[i]);
@@ -345,9 +378,8 @@ void Ledger::complete(std::uint64_t number, std::span<const TokenId> generated) 
   RememberedPrompt& prompt = entry.prompt;
   if (prompt.origin.is_servers_own) return;  // it goes when its request does
   if (prompt.num_computed == 0) prompt.num_computed = num_computed_of(prompt, 0);
-  const std::size_t num_indexed = entry.is_indexed ? entry.prefixes.size() : 0;
   if (!generated.empty()) add_answer(entry, generated);
-  if (!entry.is_indexed || !generated.empty()) index(entry, num_indexed);
+  index(entry);
   measure(entry);
   shrink();
 }
@@ -359,16 +391,24 @@ void Ledger::add_answer(Entry& entry, std::span<const TokenId> generated) {
   if (is_known(first) || std::ranges::any_of(entry.other_answers, is_known)) return;
   // The prompt's own hashes come first; behind them that of its last whole block goes on.
   const int num_blocks = prompt.num_prompt / kBlockSize;
+  const int num_keepable = prompt.origin.num_shareable / kBlockSize;
   const auto rest = prompt.tokens.begin() + num_blocks * kBlockSize;
   std::vector<TokenId> computed(rest, prompt.tokens.begin() + prompt.num_prompt);
   computed.insert(computed.end(), generated.begin(), generated.end() - 1);
-  const auto add_hashes = [&](std::vector<std::uint64_t>& hashes, std::uint64_t seed) {
-    const std::vector<std::uint64_t> behind =
-        num_blocks == 0 ? prefix_hashes(computed, seed) : further_hashes(hashes[static_cast<std::size_t>(num_blocks) - 1], computed);
-    hashes.insert(hashes.end(), behind.begin(), behind.end());
+  const auto behind = [&](const std::vector<std::uint64_t>& hashes, int num_before, std::uint64_t seed) {
+    return num_before == 0 ? prefix_hashes(computed, seed)
+                           : further_hashes(hashes[static_cast<std::size_t>(num_before) - 1], computed);
   };
-  add_hashes(entry.prefixes, seed_of(prompt.origin));
-  add_hashes(entry.tenant_prefixes, prompt.origin.tenant);
+  const std::vector<std::uint64_t> hashes =
+      num_blocks <= num_keepable ? behind(entry.prefixes, num_blocks, seed_of(prompt.origin))
+                                 : behind(entry.unkept_prefixes, num_blocks - num_keepable, seed_of(prompt.origin));
+  const auto num_kept = std::clamp<std::ptrdiff_t>(num_keepable - num_blocks, 0, std::ssize(hashes));
+  entry.prefixes.insert(entry.prefixes.end(), hashes.begin(), hashes.begin() + num_kept);
+  entry.unkept_prefixes.insert(entry.unkept_prefixes.end(), hashes.begin() + num_kept, hashes.end());
+  if (num_kept > 0) {
+    const std::vector<std::uint64_t> of_tenant = behind(entry.tenant_prefixes, num_blocks, prompt.origin.tenant);
+    entry.tenant_prefixes.insert(entry.tenant_prefixes.end(), of_tenant.begin(), of_tenant.begin() + num_kept);
+  }
   if (!first.empty()) {
     entry.other_answers.emplace_back(generated.begin(), generated.end());
     return;
@@ -413,8 +453,6 @@ void append(std::vector<MissedTokens>& missed, MissedTokens span) {
 std::vector<MissedTokens> explain(const Comparison& comparison, const CacheFacts& facts,
                                   int num_prompt, int num_cached) {
   CHECK(num_cached >= 0 && num_cached <= num_prompt, num_cached, num_prompt);
-  int num_known = 0;  // were once in the cache, by the ledger
-  if (comparison.relative) num_known = std::min(comparison.num_common, comparison.relative->num_computed);
   const int diverged_end = std::min(num_prompt, comparison.lost_end(num_cached));
   std::vector<MissedTokens> missed;
   int place = num_cached;
@@ -425,7 +463,7 @@ std::vector<MissedTokens> explain(const Comparison& comparison, const CacheFacts
       append(missed, {.begin = place, .end = to, .reason = reason});
       place = std::max(place, to);
     };
-    step(num_known, MissReason::kEvicted);
+    step(comparison.num_known, MissReason::kEvicted);
     step(comparison.num_other_salt, MissReason::kOtherSalt);
     step(std::min(comparison.num_common, diverged_end), MissReason::kNeverSeen);
     step(diverged_end, MissReason::kDiverged);

@@ -118,6 +118,7 @@ struct Comparison {
   std::optional<RememberedPrompt> relative;
   Relation relation = Relation::kUnrelated;
   int num_common = 0;      // tokens that both begin with: the index of the first different one
+  int num_known = 0;       // of those, that were once in the cache, whichever prompt had them there
   Realignment realigned;   // left: the new prompt; right: the relative
   // Tokens of the new prompt that could have been cached, had both not parted: up to where the last telling run
   // of equal ones ends, of realigned prompts.
@@ -174,14 +175,17 @@ class Ledger {
     std::uint64_t number = 0;
     RememberedPrompt prompt;  // with its first answer
     std::vector<std::vector<TokenId>> other_answers;
-    // Of the prompt, then of it with each of its answers what is beyond.
+    // Of the prompt, then of it with each of its answers what is beyond; as far as the cache may keep it.
     std::vector<std::uint64_t> prefixes;         // seeded by tenant and salt
     std::vector<std::uint64_t> tenant_prefixes;  // by tenant
+    std::vector<std::uint64_t> unkept_prefixes;  // the rest, as prefixes
     // As prefixes, of its first 4, 8 and 12 tokens. Where a prompt parts within its first block, the relative that
     // goes furthest with it is found by these.
     std::vector<std::uint64_t> beginnings;
     PromptSketch sketch;
     std::size_t size_bytes = 0;
+    std::size_t num_indexed = 0;         // prefixes
+    std::size_t num_unkept_indexed = 0;
     bool is_indexed = false;  // once it is completed
   };
   using Index = std::unordered_map<std::uint64_t, std::uint64_t>;
@@ -198,8 +202,10 @@ class Ledger {
   static Match match(const Entry& entry, std::span<const TokenId> prompt);
   static RememberedPrompt with_answer(const Entry& entry, const Match& match);
   const Entry* nearest(const Entry& entry) const;
+  int num_known(const Entry& entry, const Comparison& comparison) const;
   int num_known_to_other_salts(const Entry& entry) const;
-  void index(Entry& entry, std::size_t num_indexed);
+  static void part_prefixes(Entry& entry);
+  void index(Entry& entry);
   static void add_answer(Entry& entry, std::span<const TokenId> generated);
   void measure(Entry& entry);
   void remove(const Entry& entry);
@@ -213,7 +219,7 @@ class Ledger {
   std::unordered_map<std::uint64_t, std::list<Entry>::iterator> by_number_;
   std::unordered_map<std::string, std::uint64_t> by_id_;
   // Hash -> the number of the newest entry that has it.
-  Index by_prefix_, by_tenant_prefix_, by_beginning_, by_shingle_, by_conversation_;
+  Index by_prefix_, by_unkept_prefix_, by_tenant_prefix_, by_beginning_, by_shingle_, by_conversation_;
 };
 
 // The computed tokens of a prompt, in order, each with one reason: what the cache tells goes first,

@@ -467,6 +467,50 @@ TEST(Explain, WhatCouldNotBeSharedWasNotEvicted) {
   EXPECT_EQ(num_of(missed, MissReason::kNeverSeen), 96);
 }
 
+// It hides nothing that an older one without a window had in the cache, in its prompt or its answer.
+TEST(Explain, WhatAnOlderPromptHadWasEvictedWhateverAWindowKeeps) {
+  Ledger ledger(1 << 24);
+  const Tokens text = random_text(300, 1), answer = random_text(40, 2), more = random_text(60, 3);
+  PromptOrigin endless = of("b", 1, 1);
+  endless.num_shareable = 64;
+  serve(ledger, of("a", 1, 1), text, answer);
+  serve(ledger, endless, text, answer);
+  serve(ledger, endless, text + answer + more, random_text(50, 4));
+  const auto evicted_of = [&](const Tokens& prompt, std::uint64_t salt) {
+    const Comparison comparison = ledger.compare(of("c", 1, salt), prompt, 0);
+    const auto missed = explain(comparison, {}, static_cast<int>(prompt.size()), 0);
+    return num_of(missed, salt == 1 ? MissReason::kEvicted : MissReason::kOtherSalt);
+  };
+  for (const std::uint64_t salt : {1U, 2U}) {
+    EXPECT_EQ(evicted_of(text, salt), 300);
+    EXPECT_EQ(evicted_of(text + answer + more, salt), 339);
+  }
+  // The one that goes furthest with it is its relative all the same, by what the cache never had.
+  const Comparison next = ledger.compare(of("d", 1, 1), text + answer + more + random_text(30, 5), 0);
+  EXPECT_EQ(next.num_common, 400);
+  EXPECT_EQ(next.relative->origin.num_shareable, 64);
+}
+
+// By the same hashes as one without a window, of its answers, too.
+TEST(Ledger, RelativesAreFoundBehindTheirWindows) {
+  Ledger ledger(1 << 24);
+  for (const int window : {64, 85, 120, 1000}) {
+    const auto seed = static_cast<std::uint32_t>(window);
+    const Tokens text = random_text(90, seed), answers[] = {random_text(60, seed + 1), random_text(70, seed + 2)};
+    PromptOrigin endless = of("a");
+    endless.num_shareable = window;
+    const std::uint64_t entry = ledger.compare(endless, text, 0).entry;
+    for (const Tokens& answer : answers) ledger.complete(entry, answer);
+    for (const Tokens& answer : answers) {
+      const Tokens prompt = text + answer + random_text(400, seed + 3);
+      const Comparison next = ledger.compare(of("b"), prompt, 0);
+      const int num_had = 90 + static_cast<int>(answer.size());
+      EXPECT_EQ(next.num_common, num_had) << window;
+      EXPECT_EQ(next.num_known, std::min(num_had - 1, window));
+    }
+  }
+}
+
 TEST(Explain, NeedsNoText) {
   Ledger ledger(1 << 24);
   const Tokens head = random_text(200, 1), tail = random_text(100, 2);
@@ -504,12 +548,12 @@ TEST(Explain, AddsUpWhateverTheFacts) {
     if (below(3) > 0) {
       comparison.relative.emplace();
       comparison.relative->num_prompt = below(400);
-      comparison.relative->num_computed = below(400);
       comparison.num_common = below(num_prompt + 1);
       comparison.realigned = {comparison.num_common + below(50), comparison.num_common + below(50), 5};
       comparison.relation = static_cast<Relation>(below(4));
       if (below(2) == 0) comparison.diverged_end = comparison.num_common + below(400);
     }
+    comparison.num_known = below(2) * below(300);
     comparison.num_other_salt = below(2) * below(300);
     CacheFacts facts;
     for (int place = num_cached + below(20); place < num_prompt; place += below(80)) {
