@@ -107,7 +107,7 @@ Completion PendingCompletion::wait(const std::function<bool(std::string_view)>& 
   };
   while (completion.finish == FinishReason::kNone) {
     RequestUpdate update = updates_->pop();
-    std::ranges::move(update.prompt_logprobs, std::back_inserter(completion.prompt_logprobs));
+    if (update.prompt_logprobs != nullptr) completion.prompt_logprobs = std::move(update.prompt_logprobs);
     for (const OutputToken& token : update.tokens) {
       if (!wanted) break;
       deliver(decoder.push(token.token));

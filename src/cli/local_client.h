@@ -17,7 +17,7 @@ namespace larder {
 
 struct Completion {
   std::string text;
-  std::vector<OutputToken> prompt_logprobs;
+  SharedTokens prompt_logprobs;  // if asked for
   FinishReason finish = FinishReason::kNone;
   RequestUsage usage;
   RequestTimes times;

@@ -62,8 +62,8 @@ void perplexity(const PerplexityOptions& options) {
     if (tokenizer.bos()) prompt.insert(prompt.begin(), *tokenizer.bos());
     if (prompt.size() < 2) break;
     const Completion completion = complete(runtime, std::move(prompt), sampling);
-    for (const OutputToken& token : completion.prompt_logprobs) sum -= token.logprob;
-    count += completion.prompt_logprobs.size();
+    for (const OutputToken& token : *completion.prompt_logprobs) sum -= token.logprob;
+    count += completion.prompt_logprobs->size();
     std::fprintf(stderr, "\r%zu of %zu tokens, perplexity %.4f", end, tokens.size(),
                  std::exp(sum / static_cast<double>(count)));
   }

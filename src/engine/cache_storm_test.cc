@@ -259,7 +259,7 @@ class Storm {
     const RequestUsage& usage = update.usage;
     if (update.finish != FinishReason::kCancelled) {
       expect(usage.num_cached_tokens >= 0 && usage.num_cached_tokens < usage.num_prompt_tokens, "cached tokens");
-      const auto num_rows = static_cast<int>(update.prompt_logprobs.size());
+      const auto num_rows = update.prompt_logprobs == nullptr ? 0 : static_cast<int>(update.prompt_logprobs->size());
       expect(num_rows == 0 || num_rows == usage.num_prompt_tokens - 1, "logprobs of a prompt");
       if (is_first && update.choice == 0 && !update.cache.missed.empty()) check_missed(update);
     }

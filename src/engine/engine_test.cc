@@ -10,6 +10,7 @@
 #include <ctime>
 #include <functional>
 #include <future>
+#include <map>
 #include <new>
 #include <string>
 #include <thread>
@@ -104,6 +105,24 @@ class EngineTest : public ::testing::Test {
   std::vector<TokenId> end_tokens_;
   Engine engine_;
 };
+
+// A list of its own for each would take as many times the memory.
+TEST_F(EngineTest, ChoicesAreToldOneListOfThePromptsLogprobs) {
+  std::map<int, SharedTokens> told;
+  Request asked = request(random_tokens(50, 1), 3);
+  asked.n = 5;
+  asked.sampling.num_prompt_logprobs = 2;
+  asked.on_update = [&](RequestUpdate&& update) {
+    if (update.prompt_logprobs == nullptr) return;
+    EXPECT_TRUE(told.emplace(update.choice, update.prompt_logprobs).second);
+  };
+  engine_.submit(std::move(asked));
+  while (engine_.step()) {
+  }
+  ASSERT_EQ(told.size(), 5u);
+  EXPECT_EQ(told[0]->size(), 49u);
+  for (const auto& [choice, list] : told) EXPECT_EQ(list, told[0]) << choice;
+}
 
 TEST_F(EngineTest, TellsOnceBehindAStepsUpdates) {
   int num_updates = 0;

@@ -315,7 +315,7 @@ class Rig {
       choice.steps.push_back(num_steps);
       choice.output.push_back(std::move(token));
     }
-    if (!update.prompt_logprobs.empty()) choice.prompt_logprobs = std::move(update.prompt_logprobs);
+    if (update.prompt_logprobs != nullptr) choice.prompt_logprobs = *update.prompt_logprobs;
     choice.finish = update.finish;
     choice.stop_token = update.stop_token;
     choice.usage = update.usage;

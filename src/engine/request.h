@@ -50,6 +50,9 @@ struct OutputToken {
   std::vector<TokenLogprob> best;  // the num_logprobs best, best first
 };
 
+// Of a prompt: one list, however many choices are told.
+using SharedTokens = std::shared_ptr<const std::vector<OutputToken>>;
+
 // kLost: another machine that computes a part of the model does not answer.
 enum class FinishReason { kNone, kStop, kLength, kCancelled, kLost };
 
@@ -129,7 +132,7 @@ struct CacheFacts {
 struct RequestUpdate {
   int choice = 0;                   // [0, n)
   std::vector<OutputToken> tokens;  // new ones, in order; an end or stop token is not among them
-  std::vector<OutputToken> prompt_logprobs;  // once, with the choice's first update, if asked for
+  SharedTokens prompt_logprobs;     // once, with the choice's first update, if asked for; else null
   FinishReason finish = FinishReason::kNone;
   std::optional<TokenId> stop_token;  // which token ended it
   bool follows_pause = false;         // its first token does: how long that took is no latency

@@ -23,6 +23,16 @@ std::array<WrittenTokens, kMaxPins> written_tokens(const ActiveRequest& request)
   return written;
 }
 
+// Of its whole prompt at once: a list that grows would be there twice.
+void keep_prompt_logprobs(ActiveRequest& request, std::span<OutputToken> scored) {
+  if (scored.empty()) return;
+  if (request.prompt_logprobs == nullptr) {
+    request.prompt_logprobs = std::make_shared<std::vector<OutputToken>>();
+    request.prompt_logprobs->reserve(static_cast<std::size_t>(request.num_prompt - 1));
+  }
+  std::ranges::move(scored, std::back_inserter(*request.prompt_logprobs));
+}
+
 }  // namespace
 
 void Scheduler::commit(const Batch& batch, BatchResults& results) {
@@ -32,8 +42,7 @@ void Scheduler::commit(const Batch& batch, BatchResults& results) {
   for (const BatchEntry& entry : batch.entries()) {
     const auto num_rows = static_cast<std::size_t>(entry.num_prompt_logits);
     const auto num_samples = static_cast<std::size_t>(entry.num_samples + entry.num_guesses);
-    std::ranges::move(prompt_logprobs.first(num_rows),
-                      std::back_inserter(entry.sequence->request->prompt_logprobs));
+    keep_prompt_logprobs(*entry.sequence->request, prompt_logprobs.first(num_rows));
     commit_entry(entry, samples.first(num_samples));
     prompt_logprobs = prompt_logprobs.subspan(num_rows);
     samples = samples.subspan(num_samples);

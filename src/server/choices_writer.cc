@@ -137,7 +137,7 @@ void ChoicesWriter::write_choice(Choice& choice, std::string& out) {
   write_logprobs(choice, out);
   out.append(text, place + std::string_view("null").size());
   choice.tokens = std::vector<OutputToken>();  // {} would keep the memory
-  choice.prompt_logprobs = std::vector<OutputToken>();
+  choice.prompt_logprobs = nullptr;
 }
 
 HttpResponse ChoicesWriter::failure_response(const ApiError& error) const {

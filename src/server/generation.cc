@@ -114,6 +114,7 @@ void Generation::submit(std::vector<PreparedPrompt> prompts, const GenerationOpt
     metrics_.count_kept_turns(prompts[i].num_kept_turns, prompts[i].num_kept_tokens);
     if (cache_log_ != nullptr) open(prompts[i], asked);
     if (waits_ != nullptr) places_.emplace_back(*waits_, static_cast<std::int64_t>(prompts[i].tokens.size()), steady_now_ns());
+    count_prompt_logprobs(prompts[i].tokens.size());
     if (options_.return_token_ids && !options_.stream)
       num_entries_ += prompts[i].tokens.size() * static_cast<std::size_t>(options_.n);
     Request request;
@@ -144,6 +145,25 @@ void Generation::submit(std::vector<PreparedPrompt> prompts, const GenerationOpt
     };
     request_ids_.push_back(model_.engine.submit(std::move(request)));
   }
+}
+
+// However slow the reader is, they come all at once, and for all choices of a prompt as one list: so they count from the
+// beginning. What is written of them is there for each choice in a body, and in a stream one choice after the other.
+void Generation::count_prompt_logprobs(std::size_t num_prompt) {
+  const int num_best = options_.sampling.num_prompt_logprobs;
+  if (num_best < 0 || num_prompt < 2) return;
+  const std::size_t num_tokens = num_prompt - 1;
+  const auto num_each = static_cast<std::size_t>(num_best);
+  const std::size_t num_written = num_tokens * (num_each + 1) * kWrittenEntryBytes;
+  const std::size_t num_before = prompt_logprob_bytes_;
+  prompt_logprob_bytes_ += num_tokens * (sizeof(OutputToken) + num_each * sizeof(TokenLogprob));
+  if (!options_.stream) {
+    prompt_logprob_bytes_ += num_written * static_cast<std::size_t>(options_.n);
+  } else if (num_written > largest_event_bytes_) {
+    prompt_logprob_bytes_ += num_written - std::exchange(largest_event_bytes_, num_written);
+  }
+  held_bytes_ += prompt_logprob_bytes_ - num_before;
+  num_untold_ += options_.best_of;
 }
 
 void Generation::open(PreparedPrompt& prompt, const GenerationOptions& asked) {
@@ -178,6 +198,8 @@ const Choice& Generation::first_of(const Choice& choice) const {
 
 std::string Generation::advance(std::size_t max_bytes) {
   std::string out;
+  // What the last call returned has been written.
+  if (options_.stream && num_untold_ == 0) held_bytes_ -= std::exchange(prompt_logprob_bytes_, 0);
   if (options_.stream && !std::exchange(begun_, true)) writer_->begin(out);
   while (!done_ && !has_large_reply_ && out.size() < max_bytes) {
     const bool was_alive = model_.engine.alive();  // asked first: it may deliver the end, and end
@@ -264,6 +286,7 @@ void Generation::count_thought(Choice& choice, std::string_view text) {
 // Decodes the update's tokens, up to the stop string if there is one.
 ChoiceDelta Generation::absorb(Choice& choice, RequestUpdate& update) {
   ChoiceDelta delta;
+  if (update.prompt_logprobs != nullptr) --num_untold_;
   delta.prompt_logprobs = std::move(update.prompt_logprobs);
   choice.usage = update.usage;
   choice.times = update.times;
@@ -345,21 +368,21 @@ void Generation::observe_unfinished(const char* reason) {
 void Generation::emit(Choice& choice, ChoiceDelta delta, std::string& out) {
   const auto num_each = static_cast<std::size_t>(std::max(0, options_.sampling.num_logprobs) + 1);
   const std::size_t written_bytes = writer_->num_written_logprobs() * kWrittenEntryBytes;
+  const bool shows_tokens = options_.sampling.num_logprobs >= 0 || options_.return_token_ids;
   if (!options_.stream) {
-    const auto append = [&](std::vector<OutputToken>& to, std::vector<OutputToken>& from) {
-      const std::size_t num_entries = from.size() * num_each;
-      num_entries_ += num_entries;
-      held_bytes_ += from.size() * sizeof(OutputToken) + num_entries * (sizeof(TokenLogprob) + written_bytes);
-      to.insert(to.end(), std::make_move_iterator(from.begin()),
-                std::make_move_iterator(from.end()));
-    };
-    append(choice.prompt_logprobs, delta.prompt_logprobs);
-    if (options_.sampling.num_logprobs >= 0 || options_.return_token_ids)
-      append(choice.tokens, delta.tokens);
+    if (delta.prompt_logprobs != nullptr) {
+      choice.prompt_logprobs = std::move(delta.prompt_logprobs);
+      num_entries_ += choice.prompt_logprobs->size() * num_each;
+    }
+    if (!shows_tokens) return;
+    const std::size_t num_entries = delta.tokens.size() * num_each;
+    num_entries_ += num_entries;
+    held_bytes_ += delta.tokens.size() * sizeof(OutputToken) + num_entries * (sizeof(TokenLogprob) + written_bytes);
+    choice.tokens.insert(choice.tokens.end(), std::make_move_iterator(delta.tokens.begin()),
+                         std::make_move_iterator(delta.tokens.end()));
     return;
   }
-  const bool shows_tokens = options_.sampling.num_logprobs >= 0 || options_.return_token_ids;
-  const bool has_news = !delta.text.empty() || choice.done() || !delta.prompt_logprobs.empty() ||
+  const bool has_news = !delta.text.empty() || choice.done() || delta.prompt_logprobs != nullptr ||
                         (shows_tokens && !delta.tokens.empty());
   if (!has_news) return;  // everything is held back for now
   held_bytes_ += delta.tokens.size() * num_each * written_bytes;

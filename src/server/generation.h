@@ -67,7 +67,7 @@ class Generation {
   bool has_large_reply() const { return has_large_reply_; }
   std::string write_reply();
   // What it holds of tokens and logprobs for a body, or for the end of a stream that repeats them, and about what that
-  // will be longer for them; and what the reply repeats of its prompts.
+  // will be longer for them; what the reply repeats of its prompts; and what logprobs of prompts take, until they are told.
   std::size_t held_bytes() const { return held_bytes_; }
   // Set when done without a result: the engine has ended or was told to stop.
   bool failed() const { return failure_.has_value(); }
@@ -98,6 +98,7 @@ class Generation {
 
   void tell_of_interrupted() noexcept;
   void submit(std::vector<PreparedPrompt> prompts, const GenerationOptions& asked);
+  void count_prompt_logprobs(std::size_t num_prompt);
   void open(PreparedPrompt& prompt, const GenerationOptions& asked);
   void make_choices();
   void report(Choice& choice, const RequestUpdate& update);
@@ -140,6 +141,9 @@ class Generation {
   int num_unfinished_ = 0;                  // choices
   std::size_t num_entries_ = 0;  // tokens and logprobs that are kept for a body
   std::size_t held_bytes_ = 0;
+  std::size_t prompt_logprob_bytes_ = 0;  // of those; of a stream until all of its choices have been told
+  std::size_t largest_event_bytes_ = 0;   // of those, what a stream writes of them at once
+  int num_untold_ = 0;                    // choices
   bool is_paused_ = false;
   bool begun_ = false;
   bool done_ = false;

@@ -345,6 +345,7 @@ HttpResponse HttpConnection::refuse_reply(const HttpRequest& request) const {
 
 bool HttpConnection::holds(const Generation& generation, BudgetShare& share) const {
   const std::size_t num_bytes = generation.held_bytes();
+  share.shrink_to(shareable(num_bytes));  // what has been told is held no longer
   return num_bytes <= kSmallReplyBytes || share.grow_to(shareable(num_bytes));
 }
 

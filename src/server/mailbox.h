@@ -33,7 +33,8 @@ class Mailbox {
   std::optional<Item> pop();
   // Drops everything; no wake begins after this. Thread: any but the engine's.
   void close();
-  // Memory of what waits, without prompt_logprobs (which come at once, however slow the reader is).
+  // Memory of what waits, without prompt_logprobs (which come at once, however slow the reader is, and count from the
+  // beginning, see Generation).
   std::size_t size_bytes() const;
 
  private:

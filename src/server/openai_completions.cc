@@ -9,6 +9,10 @@
 namespace larder {
 namespace {
 
+std::span<const OutputToken> all_of(const SharedTokens& tokens) {
+  return tokens == nullptr ? std::span<const OutputToken>() : *tokens;
+}
+
 class CompletionWriter final : public ChoicesWriter {
  public:
   CompletionWriter(std::string model_name, const Tokenizer& tokenizer,
@@ -23,7 +27,7 @@ class CompletionWriter final : public ChoicesWriter {
     Json result = {{"index", choice.index}};
     const bool echo = !choice.begun && !echo_.empty();
     result["text"] = echo ? echo_of(choice).text + delta.text : std::move(delta.text);
-    result["logprobs"] = wants_logprobs() ? logprobs(choice, {delta.prompt_logprobs, delta.tokens, echo}) : Json();
+    result["logprobs"] = wants_logprobs() ? logprobs(choice, {all_of(delta.prompt_logprobs), delta.tokens, echo}) : Json();
     result["finish_reason"] = finish_reason(choice);
     if (choice.done()) result["stop_reason"] = stop_reason(choice);
     if (options_.return_token_ids) {
@@ -82,7 +86,7 @@ class CompletionWriter final : public ChoicesWriter {
     std::string token_logprobs, tokens, top_logprobs;
     const char* comma = "";
     out += R"({"text_offset":[)";
-    for_each_entry(choice, {choice.prompt_logprobs, choice.tokens, !echo_.empty()}, [&](const Entry& entry) {
+    for_each_entry(choice, {all_of(choice.prompt_logprobs), choice.tokens, !echo_.empty()}, [&](const Entry& entry) {
       out += comma + std::to_string(entry.text_offset);
       token_logprobs += comma + dump_json(entry.token_logprob);
       tokens += comma + dump_json(entry.token);

@@ -298,6 +298,51 @@ TEST(ReplyMemory, LogprobsOfStreamedResponsesShareIt) {
   EXPECT_TRUE(eventually([&] { return last_event().find("response.incomplete") != std::string::npos; }));
 }
 
+// They are there as soon as their prompts are computed, however little of them has been read.
+TEST(ReplyMemory, LogprobsOfStreamedPromptsShareIt) {
+  ServerConfig config;
+  config.limits.max_total_reply_bytes = 6'000'000;
+  const TestServer server(config);
+  // Some 4.4 MB each.
+  Json ask = {{"max_tokens", 1}, {"echo", true}, {"logprobs", 20}, {"stream", true}, {"temperature", 0}};
+  for (std::uint32_t i = 0; i < 100; ++i) ask["prompt"].push_back(random_tokens(200, i));
+  const auto is_told = [&] {
+    const std::string body = server.post("/v1/completions", ask.dump()).body;
+    return body.find("reply_memory") == std::string::npos && body.ends_with("[DONE]\n\n");
+  };
+  RawClient stalled(server.port(), 20, 32 << 10);
+  stalled.send(TestServer::request("/v1/completions", ask.dump()));
+  stalled.receive("data: ");
+  const std::string refused = server.post("/v1/completions", ask.dump()).body;
+  EXPECT_NE(refused.find("\"reply_memory\""), std::string::npos) << refused.substr(0, 200);
+  EXPECT_EQ(refused.find("\"logprobs\""), std::string::npos) << "none of it has been told";
+  EXPECT_NE(server.get("/metrics").body.find("reason=\"reply_memory\"} 1"), std::string::npos);
+  stalled.close();
+  EXPECT_TRUE(eventually(is_told));
+}
+
+// Told, they count no more, though the stream goes on, and its reader does not.
+TEST(ReplyMemory, LogprobsOfPromptsThatHaveBeenToldAreNotHeld) {
+  ServerConfig config;
+  config.limits.max_total_reply_bytes = 8'000'000;
+  config.limits.stall_timeout = std::chrono::hours(1);
+  EngineConfig engine = TestServer::default_engine();
+  engine.max_model_len = 10'000;
+  engine.num_blocks = 2000;
+  const TestServer server(config, engine);
+  // Some 7.5 MB.
+  Json ask = {{"max_tokens", 5000}, {"echo", true}, {"logprobs", 20}, {"stream", true}, {"ignore_eos", true}};
+  ask["prompt"] = random_tokens(4000, 1);
+  RawClient reader(server.port(), 20, 32 << 10);
+  reader.send(TestServer::request("/v1/completions", ask.dump()));
+  reader.receive("\"finish_reason\":null");
+  EXPECT_TRUE(reader.receive("\n\n").find("reply_memory") == std::string::npos);
+  ask["max_tokens"] = 1;
+  EXPECT_TRUE(eventually([&] {
+    return server.post("/v1/completions", ask.dump()).body.find("reply_memory") == std::string::npos;
+  }));
+}
+
 // A few bytes ask for them, and nobody has to read them.
 TEST(ReplyMemory, LargeRepliesWaitWithinABudget) {
   ServerConfig config;

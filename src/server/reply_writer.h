@@ -44,7 +44,7 @@ struct Choice {
   std::string text;
   std::vector<TokenId> token_ids;  // only where answers are remembered
   std::vector<OutputToken> tokens;
-  std::vector<OutputToken> prompt_logprobs;
+  SharedTokens prompt_logprobs;
   // Why tokens of the prompt were computed: from the first update on, in its first choice.
   std::optional<CacheReport> cache_report;
 
@@ -57,7 +57,7 @@ struct Choice {
 struct ChoiceDelta {
   std::string text;
   std::vector<OutputToken> tokens = {};
-  std::vector<OutputToken> prompt_logprobs = {};
+  SharedTokens prompt_logprobs = nullptr;
 };
 
 // How one API writes a reply, whole or as a stream of events. A stream is begin(), then delta() for

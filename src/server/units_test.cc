@@ -200,7 +200,7 @@ Json offsets_of(const Tokenizer& tokenizer, std::span<const Piece> pieces, bool 
   Choice& choice = choices.emplace_back(TextStream(tokenizer, {}));
   choice.decoder.emplace(tokenizer);
   choice.finish = FinishReason::kLength;
-  choice.prompt_logprobs.emplace_back().token = 97;
+  choice.prompt_logprobs = std::make_shared<std::vector<OutputToken>>(1, OutputToken{.token = 97, .logprob = 0, .best = {}});
   for (const auto& [token, text] : pieces) {
     choice.tokens.emplace_back().token = token;
     choice.text += text;
