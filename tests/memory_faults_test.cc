@@ -10,12 +10,14 @@
 #include <new>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kv/disk_tier.h"
 #include "kv/remote_test_server.h"
 #include "kv/remote_tier.h"
 #include "kv/tier_test_support.h"
 #include "server/http_connection.h"
+#include "server/mailbox.h"
 #include "server/server_test_support.h"
 
 namespace {
@@ -171,6 +173,116 @@ TEST_F(MemoryFaults, TheClockGoesOnWithoutMemory) {
   server_.server().shutdown(true);
   server_.join();
   EXPECT_EQ(TestServer::split(client.receive()).status, 503);
+}
+
+struct Asked {
+  int n = 1;
+  int num_prompt_logprobs = -1;
+};
+
+// An engine with a request that goes on meanwhile, and one of 1,000 tokens.
+class MemoryFaultsOfARequest : public ::testing::Test {
+ protected:
+  static constexpr std::size_t kNumPrompt = 1000;
+  static constexpr EngineConfig kConfig = {.num_blocks = 600, .max_model_len = 3000, .max_batch_tokens = 64};
+
+  MemoryFaultsOfARequest()
+      : storage_(model_.layout, kConfig.num_blocks),
+        transformer_(model_.config, model_.weights, model_.layout, select_kernels(), model_.pool,
+                     {.max_batch_tokens = 64, .max_logit_rows = 64, .max_context_len = 3000}),
+        engine_(kConfig, transformer_, storage_, model_.layout, {}, clock_) {
+    is_spared = false;
+  }
+
+  void submit(std::size_t num_prompt, const Asked& asked, std::vector<FinishReason>& ends) {
+    Request request;
+    request.prompt = random_tokens(static_cast<int>(num_prompt), 1);
+    request.n = asked.n;
+    request.sampling.max_tokens = 30;
+    request.sampling.num_prompt_logprobs = asked.num_prompt_logprobs;
+    request.on_update = [&](RequestUpdate&& update) {
+      if (update.finish != FinishReason::kNone) ends.push_back(update.finish);
+    };
+    engine_.submit(std::move(request));
+  }
+
+  // Of an allocation of that size, the one behind so many.
+  void expect_to_end_alone(const Asked& asked, std::size_t size, int num_before = 0) {
+    std::vector<FinishReason> others, ends;
+    submit(20, {.n = 2}, others);
+    EXPECT_TRUE(engine_.step());
+    submit(kNumPrompt, asked, ends);
+    {
+      const Refusing refusing(size, size, 1, num_before);
+      while (engine_.step()) {
+      }
+      EXPECT_EQ(num_refused, 1);
+    }
+    EXPECT_EQ(others, std::vector(2, FinishReason::kLength));
+    EXPECT_EQ(ends, std::vector(static_cast<std::size_t>(asked.n), FinishReason::kNoMemory));
+    EXPECT_EQ(engine_.stats().kv.num_held, 0);
+    ends.clear();
+    submit(kNumPrompt, asked, ends);
+    while (engine_.step()) {
+    }
+    EXPECT_EQ(ends, std::vector(static_cast<std::size_t>(asked.n), FinishReason::kLength));
+  }
+
+  TinyModel model_{"tiny_llama"};
+  SteadyClock clock_;
+  KvStorage storage_;
+  Transformer transformer_;
+  Engine engine_;
+};
+
+TEST_F(MemoryFaultsOfARequest, ThatForks) {
+  for (const int num_before : {0, 1}) expect_to_end_alone({.n = 3}, (kNumPrompt + 1) * sizeof(TokenId), num_before);
+}
+
+TEST_F(MemoryFaultsOfARequest, WhoseListOfTokensGrows) { expect_to_end_alone({}, 2 * kNumPrompt * sizeof(TokenId)); }
+
+TEST_F(MemoryFaultsOfARequest, WhosePromptIsScored) {
+  expect_to_end_alone({.n = 2, .num_prompt_logprobs = 1}, (kNumPrompt - 1) * sizeof(OutputToken));
+}
+
+TEST(MemoryFaultsOfReplies, AnAnswerWithoutMemoryIsToldSo) {
+  is_spared = true;
+  EngineConfig engine = TestServer::default_engine();
+  engine.max_model_len = 3000;
+  engine.num_blocks = 600;
+  const TestServer server({}, engine);
+  Json ask = {{"max_tokens", 3}, {"n", 3}};
+  ask["prompt"] = random_tokens(1000, 1);
+  {
+    const Refusing refusing(1001 * sizeof(TokenId), 1001 * sizeof(TokenId), 1);
+    const auto answer = server.post("/v1/completions", ask.dump());
+    EXPECT_EQ(answer.status, 503);
+    EXPECT_EQ(answer.json()["error"]["code"], "unavailable");
+    EXPECT_EQ(num_refused, 1);
+  }
+  EXPECT_EQ(server.post("/v1/completions", ask.dump()).status, 200);
+}
+
+// What the engine tells goes on for others where there is no memory to keep it until it is read.
+TEST(MemoryFaultsOfReplies, NothingFollowsWhatIsLost) {
+  is_spared = false;
+  int num_wakes = 0;
+  Mailbox mailbox([&] { ++num_wakes; }, 1 << 20);
+  mailbox.push(0, {});
+  EXPECT_TRUE(mailbox.pop());
+  EXPECT_FALSE(mailbox.pop());
+  EXPECT_FALSE(mailbox.has_lost());
+  mailbox.push(1, {});
+  {
+    const Refusing refusing(0, SIZE_MAX);
+    mailbox.push(2, {});
+    EXPECT_GT(num_refused, 0);
+  }
+  mailbox.push(3, {});
+  EXPECT_EQ(mailbox.pop()->prompt, 1);
+  EXPECT_FALSE(mailbox.pop());
+  EXPECT_TRUE(mailbox.has_lost());
+  EXPECT_EQ(num_wakes, 2);
 }
 
 // On any of the threads that draw tokens.

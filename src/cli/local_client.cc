@@ -118,6 +118,8 @@ Completion PendingCompletion::wait(const std::function<bool(std::string_view)>& 
   }
   if (completion.finish == FinishReason::kLost)
     throw Error(ErrorKind::kUnavailable, "a worker was lost; what was said before tells why");
+  if (completion.finish == FinishReason::kNoMemory)
+    throw Error(ErrorKind::kUnavailable, "there is no memory to go on with the answer");
   if (completion.finish == FinishReason::kCancelled && wanted)
     throw Error(ErrorKind::kStopped, "the engine has failed; what it said before tells why");
   deliver(decoder.finish());

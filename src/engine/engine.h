@@ -68,7 +68,8 @@ struct EngineStats : SchedulerStats {
   std::vector<TierStats> tiers;
 };
 
-// What its thread cannot survive, such as the end of the memory, ends the engine, not the process: all
+// Where there is no memory for what goes with a request's size, that request ends alone (kNoMemory). What its thread
+// cannot survive, such as the end of the memory for what all have in common, ends the engine, not the process: all
 // requests are told kCancelled, and what is complete goes to the tiers. Where a step loses another machine that computes
 // a part of the model (PartnerLost), all requests are told kLost, and the engine goes on: the cache has lost nothing.
 //

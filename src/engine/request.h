@@ -53,8 +53,9 @@ struct OutputToken {
 // Of a prompt: one list, however many choices are told.
 using SharedTokens = std::shared_ptr<const std::vector<OutputToken>>;
 
-// kLost: another machine that computes a part of the model does not answer.
-enum class FinishReason { kNone, kStop, kLength, kCancelled, kLost };
+// kLost: another machine that computes a part of the model does not answer. kNoMemory: there is none for what goes with
+// the request's size.
+enum class FinishReason { kNone, kStop, kLength, kCancelled, kLost, kNoMemory };
 
 // Nanoseconds of the engine's clock, less what the request had paused by then; 0 = not reached. Between two of them no
 // time is the reader's.

@@ -329,6 +329,11 @@ void Scheduler::admit_waiting() {
       ++next;
       continue;
     }
+    if (!take_memory(*sequence.request)) {
+      ++next;  // those in line are of other requests: it has not forked
+      cancel(sequence.request->request.id, FinishReason::kNoMemory);
+      continue;
+    }
     if (!admit(sequence)) return;
     has_admitted = true;
     next = waiting_.erase(next);

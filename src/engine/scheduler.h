@@ -179,7 +179,10 @@ class Scheduler {
   void commit_entry(const BatchEntry& entry, std::span<OutputToken> samples);
   void commit_draft(const BatchEntry& entry, std::span<OutputToken> samples);
   void set_pins(const Sequence& sequence);
-  void fork_choices(ActiveRequest& request);
+  [[nodiscard]] static bool take_memory(ActiveRequest& request);
+  [[nodiscard]] bool fork_choices(ActiveRequest& request);
+  [[nodiscard]] bool take_room(Sequence& sequence);
+  std::size_t num_tokens_ahead(const Sequence& sequence) const;
   bool append(Sequence& sequence, OutputToken token);
   void report(Sequence& sequence, RequestUpdate update);
   void report_cancelled(ActiveRequest& request, FinishReason finish = FinishReason::kCancelled);

@@ -23,16 +23,6 @@ std::array<WrittenTokens, kMaxPins> written_tokens(const ActiveRequest& request)
   return written;
 }
 
-// Of its whole prompt at once: a list that grows would be there twice.
-void keep_prompt_logprobs(ActiveRequest& request, std::span<OutputToken> scored) {
-  if (scored.empty()) return;
-  if (request.prompt_logprobs == nullptr) {
-    request.prompt_logprobs = std::make_shared<std::vector<OutputToken>>();
-    request.prompt_logprobs->reserve(static_cast<std::size_t>(request.num_prompt - 1));
-  }
-  std::ranges::move(scored, std::back_inserter(*request.prompt_logprobs));
-}
-
 }  // namespace
 
 void Scheduler::commit(const Batch& batch, BatchResults& results) {
@@ -42,7 +32,8 @@ void Scheduler::commit(const Batch& batch, BatchResults& results) {
   for (const BatchEntry& entry : batch.entries()) {
     const auto num_rows = static_cast<std::size_t>(entry.num_prompt_logits);
     const auto num_samples = static_cast<std::size_t>(entry.num_samples + entry.num_guesses);
-    keep_prompt_logprobs(*entry.sequence->request, prompt_logprobs.first(num_rows));
+    if (num_rows > 0)
+      std::ranges::move(prompt_logprobs.first(num_rows), std::back_inserter(*entry.sequence->request->prompt_logprobs));
     commit_entry(entry, samples.first(num_samples));
     prompt_logprobs = prompt_logprobs.subspan(num_rows);
     samples = samples.subspan(num_samples);
@@ -91,7 +82,7 @@ void Scheduler::commit_entry(const BatchEntry& entry, std::span<OutputToken> sam
     return;
   }
   // The prompt is complete: its choices go their own ways from here.
-  fork_choices(request);
+  if (!fork_choices(request)) return cancel(request.request.id, FinishReason::kNoMemory);
   std::vector<Sequence*> choices;
   for (const auto& choice : request.choices) choices.push_back(choice.get());
   // With what is appended the request may end.
@@ -143,27 +134,17 @@ void Scheduler::set_pins(const Sequence& sequence) {
   }
 }
 
-void Scheduler::fork_choices(ActiveRequest& request) {
-  request.is_forked = true;
-  request.choices.reserve(static_cast<std::size_t>(request.request.n));
-  const Sequence& first = *request.choices.front();
-  for (int index = 1; index < request.request.n; ++index) {
-    auto choice = std::make_unique<Sequence>();
-    choice->request = &request;
-    choice->choice = index;
-    choice->tokens = first.tokens;
-    choice->table = cache_.fork(first.table);
-    running_.insert(std::ranges::upper_bound(running_, choice.get(), GoesBefore{}), choice.get());
-    request.choices.push_back(std::move(choice));
-  }
-}
-
 // False: the sequence has ended, and is no more.
 bool Scheduler::append(Sequence& sequence, OutputToken token) {
   const SamplingParams& params = sequence.request->request.sampling;
   RequestUpdate update;
   if (params.max_tokens == 0) {
     update.finish = FinishReason::kLength;
+    finish(sequence, std::move(update));
+    return false;
+  }
+  if (!take_room(sequence)) {
+    update.finish = FinishReason::kNoMemory;
     finish(sequence, std::move(update));
     return false;
   }
@@ -242,7 +223,8 @@ void Scheduler::finish(Sequence& sequence, RequestUpdate update) {
   sequence.finished_ns = sequence.request->time_at(now_ns_);
   // A choice that is cancelled has been answered, too: with a stop string.
   if (!request.request.is_anticipated) line_.observe_answer(sequence.num_output);
-  if (request.request.waits_until_shared && update.finish != FinishReason::kCancelled)
+  const bool is_answered = update.finish == FinishReason::kStop || update.finish == FinishReason::kLength;
+  if (request.request.waits_until_shared && is_answered)
     update.share = cache_.share(sequence.table);
   detach(sequence);
   report(sequence, std::move(update));

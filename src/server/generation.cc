@@ -18,6 +18,11 @@ constexpr const char* kEngineStopped = "the engine has stopped before the answer
 constexpr const char* kWorkerLost =
     "a machine that computes a part of the model was lost before the answer was complete; try again";
 
+// Of the engine, or on the way from it.
+ApiError no_memory() {
+  return {.status = 503, .code = "unavailable", .message = "there is no memory to go on with the answer; try again"};
+}
+
 ApiError stopped(const char* message) { return {.status = 503, .code = "engine_stopped", .message = message}; }
 
 }  // namespace
@@ -205,7 +210,11 @@ std::string Generation::advance(std::size_t max_bytes) {
     const bool was_alive = model_.engine.alive();  // asked first: it may deliver the end, and end
     std::optional<Mailbox::Item> item = mailbox_->pop();
     if (!item) {
-      if (!was_alive) fail(out, stopped(kEngineStopped));
+      if (mailbox_->has_lost()) {
+        fail(out, no_memory());
+      } else if (!was_alive) {
+        fail(out, stopped(kEngineStopped));
+      }
       break;
     }
     take(std::move(*item), out);
@@ -255,6 +264,7 @@ void Generation::take(Mailbox::Item item, std::string& out) {
   if (choice.done()) return;  // a stop string ended it before the engine knew
   if (update.finish == FinishReason::kCancelled) return fail(out, stopped(kEngineStopped));
   if (update.finish == FinishReason::kLost) return fail(out, stopped(kWorkerLost));
+  if (update.finish == FinishReason::kNoMemory) return fail(out, no_memory());
 
   const bool engine_ended_it = update.finish != FinishReason::kNone;
   observe(choice, update);

@@ -1,5 +1,6 @@
 #include "server/mailbox.h"
 
+#include <new>
 #include <utility>
 
 namespace larder {
@@ -17,11 +18,15 @@ std::size_t size_of(const RequestUpdate& update) {
 
 void Mailbox::push(int prompt, RequestUpdate&& update) {
   const std::lock_guard lock(mutex_);
-  if (closed_) return;
+  if (closed_ || has_lost_) return;
   const std::size_t bytes = size_of(update);
   const bool overflows = size_bytes_ <= max_bytes_ && size_bytes_ + bytes > max_bytes_;
-  size_bytes_ += bytes;
-  items_.push_back({.prompt = prompt, .update = std::move(update)});
+  try {
+    items_.push_back({.prompt = prompt, .update = std::move(update)});
+    size_bytes_ += bytes;
+  } catch (const std::bad_alloc&) {
+    has_lost_ = true;
+  }
   if (woken_ && !overflows) return;
   woken_ = true;
   wake_();
@@ -37,6 +42,11 @@ std::optional<Mailbox::Item> Mailbox::pop() {
   items_.pop_front();
   size_bytes_ -= size_of(item.update);
   return item;
+}
+
+bool Mailbox::has_lost() const {
+  const std::lock_guard lock(mutex_);
+  return has_lost_;
 }
 
 void Mailbox::close() {

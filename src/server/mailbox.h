@@ -27,10 +27,12 @@ class Mailbox {
   // waits for a client to read.
   Mailbox(Wake wake, std::size_t max_bytes) : wake_(std::move(wake)), max_bytes_(max_bytes) {}
 
-  // Thread: engine.
+  // Where there is no memory for it, it is lost, and so is what follows. Thread: engine.
   void push(int prompt, RequestUpdate&& update);
   // nullopt = empty: the next push wakes again. Thread: the strand.
   std::optional<Item> pop();
+  // Once it is empty, nothing else will come. Thread: the strand.
+  bool has_lost() const;
   // Drops everything; no wake begins after this. Thread: any but the engine's.
   void close();
   // Memory of what waits, without prompt_logprobs (which come at once, however slow the reader is, and count from the
@@ -45,6 +47,7 @@ class Mailbox {
   std::size_t size_bytes_ = 0;
   bool woken_ = false;
   bool closed_ = false;
+  bool has_lost_ = false;
 };
 
 }  // namespace larder
