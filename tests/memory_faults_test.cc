@@ -178,6 +178,7 @@ TEST_F(MemoryFaults, TheClockGoesOnWithoutMemory) {
 struct Asked {
   int n = 1;
   int num_prompt_logprobs = -1;
+  float presence_penalty = 0;
 };
 
 // An engine with a request that goes on meanwhile, and one of 1,000 tokens.
@@ -200,6 +201,7 @@ class MemoryFaultsOfARequest : public ::testing::Test {
     request.n = asked.n;
     request.sampling.max_tokens = 30;
     request.sampling.num_prompt_logprobs = asked.num_prompt_logprobs;
+    request.sampling.presence_penalty = asked.presence_penalty;
     request.on_update = [&](RequestUpdate&& update) {
       if (update.finish != FinishReason::kNone) ends.push_back(update.finish);
     };
@@ -244,6 +246,9 @@ TEST_F(MemoryFaultsOfARequest, WhoseListOfTokensGrows) { expect_to_end_alone({},
 TEST_F(MemoryFaultsOfARequest, WhosePromptIsScored) {
   expect_to_end_alone({.n = 2, .num_prompt_logprobs = 1}, (kNumPrompt - 1) * sizeof(OutputToken));
 }
+
+// Its 120 tokens take 256 places of 8 bytes.
+TEST_F(MemoryFaultsOfARequest, ThatIsPenalized) { expect_to_end_alone({.presence_penalty = 1}, 256 * 8); }
 
 TEST(MemoryFaultsOfReplies, AnAnswerWithoutMemoryIsToldSo) {
   is_spared = true;

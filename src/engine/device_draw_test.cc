@@ -112,11 +112,11 @@ struct BothDraws {
     for (int i = 0; i < num_draws; ++i) {
       const int row = i % num_rows;
       const auto seed = static_cast<std::uint64_t>(i);
-      const std::vector<TokenId> output(static_cast<std::size_t>(i % 5));
-      draws.push_back(Sampler::draw_of(params, seed, i % 3, output.size(), row));
+      const auto num_output = static_cast<std::size_t>(i % 5);
+      draws.push_back(Sampler::draw_of(params, seed, i % 3, num_output, row));
       const auto size = static_cast<std::size_t>(vocab_size);
       const SampleContext context{
-          .params = params, .prompt = {}, .output = output, .end_tokens = {}, .seed = seed, .choice = i % 3};
+          .params = params, .num_output = num_output, .end_tokens = {}, .seed = seed, .choice = i % 3};
       const auto logits = std::span(rows).subspan(static_cast<std::size_t>(row) * size, size);
       host.push_back(sampler.sample(logits, {}, context).token);
     }

@@ -161,7 +161,7 @@ ModelGuess DraftModel::drawn(Sequence& sequence, const Logits& row, std::size_t 
   for (const DraftToken& guessed : sequence.draft.tokens) {
     if (is_constrained)
       goes_on = goes_on && Scheduler::follow_constraint(sequence, guessed.token) && !sequence.constrained->is_over();
-    sequence.tokens.push_back(guessed.token);
+    sequence.push(guessed.token);
   }
   ModelGuess guess;
   if (goes_on) {
@@ -169,7 +169,7 @@ ModelGuess DraftModel::drawn(Sequence& sequence, const Logits& row, std::size_t 
     guess.token = drawer_.draw(sequence, 0, own, thread).token;
     guess.probability = std::exp(double{drawer_.score(guess.token, 0, own, thread).logprob});
   }
-  sequence.tokens.resize(num_tokens);
+  sequence.drop_behind(num_tokens);
   sequence.constrained = constrained;
   return guess;
 }

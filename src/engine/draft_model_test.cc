@@ -26,6 +26,11 @@ struct Decoding {
     request.is_forked = true;
     sequence.request = &request;
     sequence.tokens = std::move(tokens);
+    if (Sampler::penalizes(request.request.sampling)) {
+      const std::span<const TokenId> all(sequence.tokens);
+      const auto prompt = static_cast<std::size_t>(num_prompt);
+      sequence.seen.emplace(all.first(prompt), all.subspan(prompt));
+    }
   }
   ActiveRequest request;
   Sequence sequence;
@@ -95,7 +100,7 @@ TEST_P(DraftModelTest, GuessesWhatTheSameModelGenerates) {
     const Tokens& answer = alone.heard.at({1, 0}).tokens;
     const auto rig = this->rig();
     Decoding one(random_tokens(50, 1), 50, params);
-    one.sequence.tokens.push_back(answer[0]);
+    one.sequence.push(answer[0]);
     guess(*rig, {&one.sequence}, 10);
     EXPECT_EQ(guessed(one.sequence), Tokens(answer.begin() + 1, answer.begin() + 11));
     rig->model.release(one.sequence);
@@ -113,8 +118,8 @@ TEST_P(DraftModelTest, WhatComesTrueIsNotComputedAgain) {
     ASSERT_EQ(tokens.size(), 5u);
     const int num_true = step % 6;
     one.sequence.draft.tokens.clear();
-    one.sequence.tokens.insert(one.sequence.tokens.end(), tokens.begin(), tokens.begin() + num_true);
-    one.sequence.tokens.push_back(num_true == 5 ? 3 : (tokens[static_cast<std::size_t>(num_true)] + 1) % 100);
+    for (int i = 0; i < num_true; ++i) one.sequence.push(tokens[static_cast<std::size_t>(i)]);
+    one.sequence.push(num_true == 5 ? 3 : (tokens[static_cast<std::size_t>(num_true)] + 1) % 100);
     for (int i = 0; i < 2; ++i) EXPECT_EQ(rig->model.num_missing(one.sequence), num_true + 1) << "asking keeps nothing";
     rig->model.settle(one.sequence);
     EXPECT_EQ(rig->model.num_missing(one.sequence), num_true == 5 ? 2 : 1) << step;
@@ -166,7 +171,7 @@ TEST_P(DraftModelTest, SinksAndAWindow) {
   while (one.sequence.num_tokens() < 600) {  // beyond what it takes without
     guess(*rig, {&one.sequence}, 4);
     ASSERT_EQ(one.sequence.draft.tokens.size(), 4u);
-    for (const TokenId token : guessed(one.sequence)) one.sequence.tokens.push_back(token);
+    for (const TokenId token : guessed(one.sequence)) one.sequence.push(token);
     if (one.sequence.num_tokens() % 100 < 4) {
       EXPECT_EQ(guess(*rig, {&one.sequence}).front().probability, fresh(one, span).probability);
     }
@@ -180,7 +185,7 @@ TEST_P(DraftModelTest, NothingBeyondItsContext) {
   Decoding one(random_tokens(84, 5), 84);
   EXPECT_GE(guess(*rig, {&one.sequence}).front().token, 0);
   one.sequence.draft.tokens.clear();
-  one.sequence.tokens.push_back(1);
+  one.sequence.push(1);
   rig->model.settle(one.sequence);
   EXPECT_EQ(rig->model.num_missing(one.sequence), -1);
   EXPECT_EQ(rig->model.kv_stats().num_held, 0) << "what it does not need is free";

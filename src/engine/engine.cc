@@ -397,12 +397,12 @@ void Engine::draw_guesses(const Batch& batch, const Draw& draw, const Logits& lo
     if (is_constrained &&
         (!Scheduler::follow_constraint(sequence, guess.token) || sequence.constrained->is_over()))
       break;
-    sequence.tokens.push_back(guess.token);
+    sequence.push(guess.token);
     ++next.logit;
     ++next.result;
     *next.result = drawn(batch, next, logits, thread);
   }
-  sequence.tokens.resize(num_tokens);
+  sequence.drop_behind(num_tokens);
   sequence.constrained = constrained;
 }
 

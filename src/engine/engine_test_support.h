@@ -40,6 +40,12 @@ inline SamplingParams greedy(int max_tokens) {
   return params;
 }
 
+inline std::map<TokenId, std::int32_t> all_of(const TokenCounts& seen) {
+  std::map<TokenId, std::int32_t> all;
+  seen.for_each([&](TokenId token, std::int32_t count) { all.emplace(token, count); });
+  return all;
+}
+
 struct TinyModel {
   explicit TinyModel(const std::string& name, int num_threads = 1, KvTypes types = {}, Device* device = nullptr)
       : file(name.starts_with('/') ? name
@@ -292,10 +298,15 @@ class Rig {
         }
         const Logits row = logits.row(entry.first_logit + entry.num_prompt_logits + guessed, vocab_size);
         const int choice = entry.sequence->choice + i - guessed;
+        // As if all had been counted now; the sequence has done so as it went.
+        const std::span<const TokenId> all(tokens);
+        const TokenCounts seen(all.first(num_prompt), all.subspan(num_prompt));
+        if (guessed == 0 && Sampler::penalizes(request.request.sampling))
+          CHECK(all_of(*entry.sequence->seen) == all_of(seen), request.request.id, choice);
         results.samples.push_back(sampler_.sample(row.values, row.maxima,
                                                   {.params = request.request.sampling,
-                                                   .prompt = std::span(tokens).first(num_prompt),
-                                                   .output = std::span(tokens).subspan(num_prompt),
+                                                   .seen = &seen,
+                                                   .num_output = tokens.size() - num_prompt,
                                                    .end_tokens = {},
                                                    .seed = request.seed,
                                                    .choice = choice}));

@@ -47,15 +47,11 @@ float comparable(float logit) { return std::isnan(logit) ? -kInfinity : logit; }
 bool is_greedy(const SamplingParams& params) {
   return params.temperature < kGreedyBelow || params.top_k == 1;
 }
-bool penalizes(const SamplingParams& params) {
-  return params.repetition_penalty != 1 || params.frequency_penalty != 0 ||
-         params.presence_penalty != 0;
-}
 bool bars_end(const SamplingParams& params, std::size_t num_output) {
   return static_cast<int>(num_output) < params.min_tokens;
 }
 bool changes_logits(const SamplingParams& params, std::size_t num_output) {
-  return !params.logit_bias.empty() || penalizes(params) || bars_end(params, num_output) ||
+  return !params.logit_bias.empty() || Sampler::penalizes(params) || bars_end(params, num_output) ||
          params.constraint != nullptr;
 }
 
@@ -73,7 +69,6 @@ Sampler::Sampler(int vocab_size)
       weights_(adjusted_.size()),
       found_maxima_(static_cast<std::size_t>(num_logit_runs(vocab_size))),
       sums_(found_maxima_.size()),
-      counts_(adjusted_.size()),
       candidates_(sums_.size() * kLogitRun) {
   CHECK(vocab_size > 0, vocab_size);
 }
@@ -81,9 +76,13 @@ Sampler::Sampler(int vocab_size)
 std::int64_t Sampler::size_bytes(int vocab_size) {
   const auto num_logits = static_cast<std::size_t>(vocab_size);
   const auto num_runs = static_cast<std::size_t>(num_logit_runs(vocab_size));
-  return heap_bytes(sizeof(Sampler)) + 3 * heap_bytes(num_logits * sizeof(float)) +
+  return heap_bytes(sizeof(Sampler)) + 2 * heap_bytes(num_logits * sizeof(float)) +
          2 * heap_bytes(num_runs * sizeof(float)) +
          heap_bytes(num_runs * kLogitRun * sizeof(Candidate));
+}
+
+bool Sampler::penalizes(const SamplingParams& params) {
+  return params.repetition_penalty != 1 || params.frequency_penalty != 0 || params.presence_penalty != 0;
 }
 
 bool Sampler::takes_token_alone(const SamplingParams& params, std::size_t num_output) {
@@ -158,14 +157,14 @@ TokenId Sampler::first_of_best(std::span<const float> logits, float best) const 
 std::span<const float> Sampler::adjust(std::span<const float> logits,
                                        const SampleContext& context) {
   const SamplingParams& params = context.params;
-  if (!changes_logits(params, context.output.size())) return logits;
+  if (!changes_logits(params, context.num_output)) return logits;
   std::ranges::copy(logits, adjusted_.begin());
   const auto at = [this](TokenId token) -> float& {
     return adjusted_[static_cast<std::size_t>(token)];
   };
   for (const auto& [token, bias] : params.logit_bias) at(token) += bias;
   if (penalizes(params)) penalize(context);
-  if (bars_end(params, context.output.size())) {
+  if (bars_end(params, context.num_output)) {
     for (const TokenId token : context.end_tokens) at(token) = -kInfinity;
     for (const TokenId token : params.stop_token_ids) at(token) = -kInfinity;
   }
@@ -210,31 +209,20 @@ void Sampler::constrain(const SampleContext& context) {
 }
 
 void Sampler::penalize(const SampleContext& context) {
+  CHECK(context.seen != nullptr);
   const SamplingParams& params = context.params;
-  const auto count_of = [this](TokenId token) -> std::int32_t& {
-    return counts_[static_cast<std::size_t>(token)];
-  };
-  // Bit 0: seen at all; above it: times in the output.
-  for (const TokenId token : context.prompt) count_of(token) = 1;
-  for (const TokenId token : context.output) count_of(token) = (count_of(token) | 1) + 2;
-  const auto apply = [&](TokenId token) {
-    std::int32_t& count = count_of(token);
-    if (count == 0) return;  // done already
+  context.seen->for_each([&](TokenId token, std::int32_t num_in_output) {
     float& logit = adjusted_[static_cast<std::size_t>(token)];
     logit = logit > 0 ? logit / params.repetition_penalty : logit * params.repetition_penalty;
-    const std::int32_t num_in_output = count >> 1;
     logit -= params.frequency_penalty * static_cast<float>(num_in_output);
     if (num_in_output > 0) logit -= params.presence_penalty;
-    count = 0;
-  };
-  for (const TokenId token : context.prompt) apply(token);
-  for (const TokenId token : context.output) apply(token);
+  });
 }
 
 TokenId Sampler::draw(std::span<const float> logits, float best, const SampleContext& context) {
   const SamplingParams& params = context.params;
   if (is_greedy(params) || !std::isfinite(best)) return first_of_best(logits, best);
-  const double uniform = uniform_of(context.seed, context.choice, context.output.size());
+  const double uniform = uniform_of(context.seed, context.choice, context.num_output);
   const WeightArgs args{.best = best, .scale = 1.0f / params.temperature};
   const int vocab_size = static_cast<int>(logits.size());
   if (params.top_k > 0 && params.top_k < vocab_size) {

@@ -7,6 +7,7 @@
 
 #include "base/types.h"
 #include "engine/request.h"
+#include "engine/token_counts.h"
 #include "kernels/kernels.h"
 
 namespace larder {
@@ -14,8 +15,8 @@ namespace larder {
 // What a draw depends on, beside the logits: never on the batch or on time.
 struct SampleContext {
   const SamplingParams& params;
-  std::span<const TokenId> prompt;
-  std::span<const TokenId> output;  // so far
+  const TokenCounts* seen = nullptr;  // in prompt and output, where penalizes() says so
+  std::size_t num_output = 0;         // tokens so far
   // Not before params.min_tokens; empty with ignore_eos.
   std::span<const TokenId> end_tokens;
   std::uint64_t seed = 0;
@@ -33,6 +34,8 @@ struct SampleContext {
 class Sampler {
  public:
   explicit Sampler(int vocab_size);
+  // Whether a draw depends on the tokens before it: on SampleContext::seen.
+  static bool penalizes(const SamplingParams& params);
   // Whether sample() gives a token and nothing else, of logits as the model gave them: then a device draws it
   // where they are, and the host does not. It may round otherwise, so nothing but the request says who draws.
   static bool takes_token_alone(const SamplingParams& params, std::size_t num_output);
@@ -80,7 +83,6 @@ class Sampler {
   std::vector<float> weights_;        // [vocab_size]
   std::vector<float> found_maxima_, sums_;  // a run of kLogitRun each
   std::span<const float> maxima_;
-  std::vector<std::int32_t> counts_;  // [vocab_size], zero between calls
   std::vector<Candidate> candidates_;  // whole runs' room from the start
 };
 

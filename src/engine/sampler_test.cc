@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -34,11 +35,12 @@ struct Draw {
 
 TokenId sample(Sampler& sampler, const std::vector<float>& logits, const Draw& draw,
                std::uint64_t seed) {
+  const TokenCounts seen(draw.prompt, draw.output);
   return sampler
       .sample(logits, {},
               {.params = draw.params,
-               .prompt = draw.prompt,
-               .output = draw.output,
+               .seen = &seen,
+               .num_output = draw.output.size(),
                .end_tokens = draw.end_tokens,
                .seed = seed,
                .choice = draw.choice})
@@ -220,7 +222,7 @@ TEST(Sampler, LogprobsAreOfTheModelsDistribution) {
   draw.params.logit_bias = {{17, 100.0f}};
   const OutputToken token =
       sampler.sample(logits, {},
-                     {.params = draw.params, .prompt = {}, .output = {}, .end_tokens = {}});
+                     {.params = draw.params, .end_tokens = {}});
   EXPECT_EQ(token.token, 17);
   double sum = 0;
   for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
@@ -236,6 +238,48 @@ TEST(Sampler, LogprobsAreOfTheModelsDistribution) {
   EXPECT_EQ(sampler.score(logits, {}, 5, 5000).best.size(), 5000u);
 }
 
+std::map<TokenId, std::int32_t> all_of(const TokenCounts& seen) {
+  std::map<TokenId, std::int32_t> all;
+  seen.for_each([&](TokenId token, std::int32_t count) { EXPECT_TRUE(all.emplace(token, count).second) << token; });
+  return all;
+}
+
+// Of tokens next to each other, far apart and alike; what was only guessed leaves nothing.
+TEST(TokenCounts, AreWhatHasBeenAddedAndNotTakenBack) {
+  std::mt19937 random(3);
+  for (const int most : {3, 300, 300'000}) {
+    const auto token = [&] { return static_cast<TokenId>(random() % static_cast<unsigned>(most)); };
+    std::map<TokenId, std::int32_t> expected;
+    std::vector<TokenId> prompt(500);
+    for (TokenId& one : prompt) expected[one = token()];
+    TokenCounts seen(prompt, {});
+    EXPECT_EQ(all_of(seen), expected);
+    for (int i = 0; i < 2000; ++i) {
+      const TokenId one = token(), guess = token();
+      seen.add(one);
+      seen.add(guess);
+      seen.take_back(guess);
+      ++expected[one];
+    }
+    EXPECT_EQ(all_of(seen), expected);
+    EXPECT_EQ(all_of(TokenCounts(seen)), expected);
+  }
+}
+
+// Whatever a sequence goes through, only as many tokens are looked at in a draw as there are different ones.
+TEST(TokenCounts, GrowWithTheVocabularyOnly) {
+  TokenCounts seen({}, {});
+  const auto add = [&](int times) {
+    for (int i = 0; i < times; ++i) seen.add(i % 1000);
+  };
+  add(1000);
+  if (!is_heap_known()) GTEST_SKIP() << "the heap's size is not known";
+  const std::int64_t before = heap_in_use();
+  add(1'000'000);
+  EXPECT_EQ(heap_in_use(), before);
+  EXPECT_EQ(all_of(seen).size(), 1000u);
+}
+
 TEST(Sampler, GivenMaximaChangeNothing) {
   const std::vector<float> logits = random_logits(5000, 7);
   std::vector<float> maxima(static_cast<std::size_t>(num_logit_runs(5000)));
@@ -246,7 +290,7 @@ TEST(Sampler, GivenMaximaChangeNothing) {
   const auto expect_same = [&](const SamplingParams& changed) {
     for (std::uint64_t seed = 0; seed < 20; ++seed) {
       const SampleContext context{
-          .params = changed, .prompt = {}, .output = {}, .end_tokens = {}, .seed = seed};
+          .params = changed, .end_tokens = {}, .seed = seed};
       const OutputToken given = sampler.sample(logits, maxima, context);
       const OutputToken found = sampler.sample(logits, {}, context);
       EXPECT_EQ(given.token, found.token);

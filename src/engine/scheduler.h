@@ -182,7 +182,7 @@ class Scheduler {
   [[nodiscard]] static bool take_memory(ActiveRequest& request);
   [[nodiscard]] bool fork_choices(ActiveRequest& request);
   [[nodiscard]] bool take_room(Sequence& sequence);
-  std::size_t num_tokens_ahead(const Sequence& sequence) const;
+  std::size_t num_tokens_ahead() const { return 1 + static_cast<std::size_t>(config_.max_draft_tokens); }
   bool append(Sequence& sequence, OutputToken token);
   void report(Sequence& sequence, RequestUpdate update);
   void report_cancelled(ActiveRequest& request, FinishReason finish = FinishReason::kCancelled);

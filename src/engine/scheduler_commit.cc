@@ -159,7 +159,7 @@ bool Scheduler::append(Sequence& sequence, OutputToken token) {
     update.stop_token = token.token;
   } else {
     if (sequence.constrained && sequence.constrained->is_over()) update.finish = FinishReason::kStop;
-    sequence.tokens.push_back(token.token);
+    sequence.push(token.token);
     ++sequence.num_output;
     update.tokens.push_back(std::move(token));
   }

@@ -3,15 +3,19 @@
 #include <new>
 #include <utility>
 
+#include "engine/sampler.h"
 #include "engine/scheduler.h"
 
 namespace larder {
 
 // Before the request runs. False: there is none.
 bool Scheduler::take_memory(ActiveRequest& request) {
-  if (request.is_forked || request.prompt_logprobs != nullptr) return true;
-  if (!request.wants_prompt_logprobs() || request.num_prompt < 2) return true;
+  if (request.is_forked) return true;
+  Sequence& first = *request.choices.front();
   try {
+    if (Sampler::penalizes(request.request.sampling) && !first.seen)
+      first.seen.emplace(first.tokens, std::span<const TokenId>());
+    if (!request.wants_prompt_logprobs() || request.num_prompt < 2 || request.prompt_logprobs != nullptr) return true;
     auto logprobs = std::make_shared<std::vector<OutputToken>>();
     logprobs->reserve(static_cast<std::size_t>(request.num_prompt - 1));
     request.prompt_logprobs = std::move(logprobs);
@@ -32,8 +36,9 @@ bool Scheduler::fork_choices(ActiveRequest& request) {
       auto choice = std::make_unique<Sequence>();
       choice->request = &request;
       choice->choice = index;
-      choice->tokens.reserve(num_tokens_ahead(first));
+      choice->tokens.reserve(first.tokens.size() + num_tokens_ahead());
       choice->tokens = first.tokens;
+      choice->seen = first.seen;
       choice->table = cache_.fork(first.table);
       born.push_back(std::move(choice));
     }
@@ -51,18 +56,15 @@ bool Scheduler::fork_choices(ActiveRequest& request) {
 
 // For its next token, and for guesses behind it, which are there for as long as it is drawn. False: there is none.
 bool Scheduler::take_room(Sequence& sequence) {
-  const std::size_t num_wanted = num_tokens_ahead(sequence);
-  if (num_wanted <= sequence.tokens.capacity()) return true;
+  std::vector<TokenId>& tokens = sequence.tokens;
+  const std::size_t num_wanted = tokens.size() + num_tokens_ahead();
   try {
-    sequence.tokens.reserve(std::max(num_wanted, 2 * sequence.tokens.size()));
+    if (num_wanted > tokens.capacity()) tokens.reserve(std::max(num_wanted, 2 * tokens.size()));
+    if (sequence.seen) sequence.seen->reserve(num_tokens_ahead());
   } catch (const std::bad_alloc&) {
     return false;
   }
   return true;
-}
-
-std::size_t Scheduler::num_tokens_ahead(const Sequence& sequence) const {
-  return sequence.tokens.size() + 1 + static_cast<std::size_t>(config_.max_draft_tokens);
 }
 
 }  // namespace larder

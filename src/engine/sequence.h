@@ -10,6 +10,7 @@
 #include "engine/draft.h"
 #include "engine/fair_line.h"
 #include "engine/request.h"
+#include "engine/token_counts.h"
 #include "grammar/grammar_state.h"
 #include "kv/block_table.h"
 
@@ -24,7 +25,9 @@ struct Sequence {
   ActiveRequest* request = nullptr;
   int choice = 0;
   std::vector<TokenId> tokens;  // prompt, then output
-  int num_output = 0;           // that were reported: a stop token is not among them
+  // What of them penalties go by, where there are any: from when it first runs.
+  std::optional<TokenCounts> seen = std::nullopt;
+  int num_output = 0;  // that were reported: a stop token is not among them
   BlockTable table;
   bool is_reported = false;  // its first update has gone out
   bool has_paused = false;   // since its last token
@@ -45,6 +48,16 @@ struct Sequence {
   // as no more of prompts is published than had been then.
   std::int64_t num_blocks_wanted = 0;
   std::uint64_t wanted_after = 0;
+
+  // Tokens of the output, for good or for as long as a guess is drawn behind them.
+  void push(TokenId token) {
+    tokens.push_back(token);
+    if (seen) seen->add(token);
+  }
+  void drop_behind(std::size_t num_tokens) {
+    for (std::size_t i = num_tokens; seen && i < tokens.size(); ++i) seen->take_back(tokens[i]);
+    tokens.resize(num_tokens);
+  }
 
   int num_tokens() const { return static_cast<int>(tokens.size()); }
   int num_computed() const { return table.num_computed(); }

@@ -13,11 +13,9 @@ TokenDrawer::TokenDrawer(int vocab_size, int num_threads, std::span<const TokenI
 OutputToken TokenDrawer::draw(const Sequence& sequence, int num_choices_on, const Logits& row, std::size_t thread) {
   const ActiveRequest& request = *sequence.request;
   const SamplingParams& params = request.request.sampling;
-  const std::span<const TokenId> tokens = sequence.tokens;
-  const auto num_prompt = static_cast<std::size_t>(request.num_prompt);
   SampleContext context{.params = params,
-                        .prompt = tokens.first(num_prompt),
-                        .output = tokens.subspan(num_prompt),
+                        .seen = sequence.seen ? &*sequence.seen : nullptr,
+                        .num_output = static_cast<std::size_t>(sequence.num_tokens() - request.num_prompt),
                         .end_tokens = params.ignore_eos ? std::span<const TokenId>{} : end_tokens_,
                         .seed = request.seed,
                         .choice = sequence.choice + num_choices_on};
