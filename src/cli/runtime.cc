@@ -260,7 +260,7 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
   command
       .add_option("--attention-window", options.attention.window,
                   "Endless context: a token sees that many tokens before it and the first "
-                  "--attention-sinks; memory stays constant (default: off, the context ends)")
+                  "--attention-sinks; the cache that it takes stays constant (default: off, the context ends)")
       ->check(CLI::Range(0, 1 << 20));
   command
       .add_option("--attention-sinks", options.attention.num_sinks,

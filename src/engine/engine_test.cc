@@ -124,6 +124,24 @@ TEST_F(EngineTest, ChoicesAreToldOneListOfThePromptsLogprobs) {
   for (const auto& [choice, list] : told) EXPECT_EQ(list, told[0]) << choice;
 }
 
+TEST_F(EngineTest, APromptsLogprobsAreKeptUntilTheyAreToldOnly) {
+  std::weak_ptr<const std::vector<OutputToken>> told;
+  int num_tokens = 0;
+  Request asked = request(random_tokens(50, 1), 100);
+  asked.n = 3;
+  asked.sampling.num_prompt_logprobs = 2;
+  asked.on_update = [&](RequestUpdate&& update) {
+    if (update.prompt_logprobs != nullptr) told = update.prompt_logprobs;
+    num_tokens += static_cast<int>(update.tokens.size());
+  };
+  engine_.submit(std::move(asked));
+  while (num_tokens < 6) ASSERT_TRUE(engine_.step());
+  EXPECT_TRUE(told.expired());
+  while (engine_.step()) {
+  }
+  EXPECT_EQ(num_tokens, 3 * 100);
+}
+
 TEST_F(EngineTest, TellsOnceBehindAStepsUpdates) {
   int num_updates = 0;
   std::vector<int> known;  // at each call

@@ -32,8 +32,11 @@ void Scheduler::commit(const Batch& batch, BatchResults& results) {
   for (const BatchEntry& entry : batch.entries()) {
     const auto num_rows = static_cast<std::size_t>(entry.num_prompt_logits);
     const auto num_samples = static_cast<std::size_t>(entry.num_samples + entry.num_guesses);
-    if (num_rows > 0)
-      std::ranges::move(prompt_logprobs.first(num_rows), std::back_inserter(*entry.sequence->request->prompt_logprobs));
+    if (num_rows > 0) {
+      ActiveRequest& request = *entry.sequence->request;
+      std::ranges::move(prompt_logprobs.first(num_rows), std::back_inserter(*request.prompt_logprobs));
+      request.num_scored += entry.num_prompt_logits;
+    }
     commit_entry(entry, samples.first(num_samples));
     prompt_logprobs = prompt_logprobs.subspan(num_rows);
     samples = samples.subspan(num_samples);
@@ -195,10 +198,11 @@ FinishReason Scheduler::finish_reason(const Sequence& sequence, TokenId token) c
 }
 
 void Scheduler::report(Sequence& sequence, RequestUpdate update) {
-  const ActiveRequest& request = *sequence.request;
+  ActiveRequest& request = *sequence.request;
   update.choice = sequence.choice;
   if (!std::exchange(sequence.is_reported, true)) {
     update.prompt_logprobs = request.prompt_logprobs;
+    if (++request.num_told == request.request.n) request.prompt_logprobs = nullptr;
     if (sequence.choice == 0) update.cache = request.facts;
   }
   update.usage = {.num_prompt_tokens = request.num_prompt,

@@ -83,8 +83,11 @@ struct ActiveRequest {
   CacheFacts facts;  // of the first time that it was scheduled
   std::size_t num_pins_reached = 0;  // of request.pins, places that have been computed
   std::vector<PromptPin> pinned;     // those of them that the cache took
-  // Tokens of the prompt whose logprobs are known: the first needs none. null = of none.
+  // Tokens of the prompt whose logprobs are known: the first needs none. null = none are wanted, or all choices have been
+  // told.
   std::shared_ptr<std::vector<OutputToken>> prompt_logprobs;
+  int num_scored = 0;  // of those tokens, told or not
+  int num_told = 0;    // choices that have had their first update
   std::vector<std::unique_ptr<Sequence>> choices;  // those that have not ended; only 0 until forked
   bool is_forked = false;
   bool wants_pause = false;
@@ -100,7 +103,7 @@ struct ActiveRequest {
   AttentionSpan span() const { return {request.attention_window, request.attention_sinks}; }
   bool wants_prompt_logprobs() const { return request.sampling.num_prompt_logprobs >= 0; }
   // Rows whose logits are still wanted for the prompt begin at this position.
-  int first_prompt_row() const { return prompt_logprobs == nullptr ? 0 : static_cast<int>(prompt_logprobs->size()); }
+  int first_prompt_row() const { return num_scored; }
 };
 
 inline int Sequence::num_tokens_in_line() const {

@@ -51,7 +51,8 @@ Generation::Generation(const ServedModel& model, GenerationJob job, ServerMetric
       waits_(job.waits),
       asked_(job.asked),
       next_turn_(std::move(job.next_turn)),
-      keeps_answer_(job.keeps_answer || history_ != nullptr || next_turn_ != nullptr),
+      keeps_answer_(job.keeps_answer ||
+                    ((history_ != nullptr || next_turn_ != nullptr) && options_.attention.window == 0)),
       salt_(std::move(job.salt)),
       mailbox_(std::make_shared<Mailbox>(std::move(wake), job.max_waiting_bytes)),
       held_bytes_(job.num_repeated_bytes) {
@@ -324,12 +325,14 @@ ChoiceDelta Generation::absorb(Choice& choice, RequestUpdate& update) {
   return delta;
 }
 
-// Of a stream only what will be needed: an endless one is to take no memory.
-void Generation::keep(Choice& choice, const ChoiceDelta& delta) const {
+// Of a stream only what will be needed: an endless one, which is not remembered, is to take no memory.
+void Generation::keep(Choice& choice, const ChoiceDelta& delta) {
   if (options_.attention.window == 0) {
     for (const OutputToken& token : delta.tokens) choice.token_ids.push_back(token.token);
   }
-  if (keeps_answer_ || !options_.stream) choice.text += delta.text;
+  if (!keeps_answer_ && options_.stream) return;
+  choice.text += delta.text;
+  held_bytes_ += delta.text.size();
 }
 
 void Generation::remember(const Choice& choice) const {

@@ -66,8 +66,8 @@ class Generation {
   // All of such a body is there; write_reply(), which any thread may call now, returns it.
   bool has_large_reply() const { return has_large_reply_; }
   std::string write_reply();
-  // What it holds of tokens and logprobs for a body, or for the end of a stream that repeats them, and about what that
-  // will be longer for them; what the reply repeats of its prompts; and what logprobs of prompts take, until they are told.
+  // What it holds of text, tokens and logprobs for a body, or for the end of a stream that repeats them, and about what
+  // that will be longer for them; what the reply repeats of its prompts; and what logprobs of prompts take, until they are told.
   std::size_t held_bytes() const { return held_bytes_; }
   // Set when done without a result: the engine has ended or was told to stop.
   bool failed() const { return failure_.has_value(); }
@@ -111,7 +111,7 @@ class Generation {
   void observe(Choice& choice, const RequestUpdate& update);
   void observe_finished(const Choice& choice, const char* reason);
   void observe_unfinished(const char* reason);
-  void keep(Choice& choice, const ChoiceDelta& delta) const;
+  void keep(Choice& choice, const ChoiceDelta& delta);
   void remember(const Choice& choice) const;
   void emit(Choice& choice, ChoiceDelta delta, std::string& out);
   void finish(std::string& out);

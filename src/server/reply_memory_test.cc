@@ -99,6 +99,23 @@ TEST(ReplyMemory, LogprobsOfUnfinishedAnswersShareIt) {
   EXPECT_EQ(server.post("/v1/completions", ask).status, 200);
 }
 
+// An answer without an end may be long without them.
+TEST(ReplyMemory, TextOfUnfinishedAnswersSharesIt) {
+  ServerConfig config;
+  config.limits.max_total_reply_bytes = 4'000'000;
+  EngineConfig engine = TestServer::default_engine();
+  engine.num_blocks = 2000;
+  const TestServer server(config, engine, "", {.window = 32, .num_sinks = 16});
+  RawClient stalled(server.port());
+  stalled.send("GET " + large_conversation(server, 3'500'000) + "/items HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  stalled.receive("200 OK");
+  // Of four bytes a token, "x127".
+  const auto refused = server.post(
+      "/v1/completions", R"({"prompt":"a","max_tokens":2200,"ignore_eos":true,"n":128,"logit_bias":{"127":100}})");
+  EXPECT_EQ(refused.status, 503) << refused.body.substr(0, 200);
+  EXPECT_EQ(refused.json()["error"]["code"], "reply_memory");
+}
+
 // As JSON they would take ten times as much.
 TEST(ReplyMemory, LogprobsAreWrittenAsText) {
   const Tokenizer tokenizer(tiny_vocabulary());  // a server's threads would take memory meanwhile
