@@ -65,7 +65,11 @@ void ChoicesWriter::write_event(Choice& choice, Json item, std::span<const Choic
     add_reports(event, all);
     add_larder(event);
   }
-  append_event(out, event);
+  if (logprobs_text_.empty()) return append_event(out, event);
+  const std::string text = dump_json(event);
+  const std::size_t place = place_behind(text, "\"logprobs\":");
+  out.append("data: ").append(text, 0, place).append(std::exchange(logprobs_text_, {}));
+  out.append(text, place + std::string_view("null").size()).append("\n\n");
 }
 
 // OpenAI's client ends a call when it comes to the finish_reason, if it has heard of the call by then.

@@ -44,6 +44,8 @@ class ChoicesWriter : public ReplyWriter {
   bool wants_logprobs() const { return options_.sampling.num_logprobs >= 0; }
 
   const Tokenizer& tokenizer_;
+  // In place of the null of stream_choice(), where there are so many that JSON would take too much; else "".
+  std::string logprobs_text_;
 
  private:
   static bool says_nothing(const Json& item);

@@ -218,15 +218,30 @@ std::string Generation::advance(std::size_t max_bytes) {
       }
       break;
     }
-    take(std::move(*item), out);
+    has_large_reply_ = options_.stream && is_large(item->update);
+    if (has_large_reply_) {
+      large_item_ = std::move(item);
+    } else {
+      take(std::move(*item), out);
+    }
   }
   return out;
+}
+
+bool Generation::is_large(const RequestUpdate& update) const {
+  if (update.prompt_logprobs == nullptr) return false;
+  const auto num_each = static_cast<std::size_t>(options_.sampling.num_prompt_logprobs) + 1;
+  return update.prompt_logprobs->size() * num_each > kManyEntries;
 }
 
 std::string Generation::write_reply() {
   has_large_reply_ = false;
   std::string out;
-  finish(out);
+  if (large_item_) {
+    take(*std::exchange(large_item_, std::nullopt), out);
+  } else {
+    finish(out);
+  }
   return out;
 }
 
@@ -236,6 +251,7 @@ std::string Generation::interrupt() {
 
 std::string Generation::break_off(const ApiError& error) {
   std::string out = advance(0);  // its beginning
+  if (std::exchange(large_item_, std::nullopt)) has_large_reply_ = false;  // that nobody will write
   if (!done_ && !has_large_reply_) fail(out, error);
   return out;
 }

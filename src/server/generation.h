@@ -60,10 +60,9 @@ class Generation {
   bool done() const { return done_; }
 
   // Works off what has arrived. Streaming: returns events to send, about max_bytes at most; call
-  // again until it returns "". Otherwise returns "" until done, then the whole body, but for one that
-  // takes long to write.
+  // again until it returns "". Otherwise returns "" until done, then the whole body. What takes long to write is left.
   std::string advance(std::size_t max_bytes);
-  // All of such a body is there; write_reply(), which any thread may call now, returns it.
+  // All of such a body or event is there; write_reply(), which any thread may call now, returns it.
   bool has_large_reply() const { return has_large_reply_; }
   std::string write_reply();
   // What it holds of text, tokens and logprobs for a body, or for the end of a stream that repeats them, and about what
@@ -105,6 +104,7 @@ class Generation {
   void tell_answer(const Choice& choice) const;
   const Choice& first_of(const Choice& choice) const;
   bool shows_all() const { return options_.best_of == options_.n; }
+  bool is_large(const RequestUpdate& update) const;
   void take(Mailbox::Item item, std::string& out);
   static void count_thought(Choice& choice, std::string_view text);
   ChoiceDelta absorb(Choice& choice, RequestUpdate& update);
@@ -148,6 +148,7 @@ class Generation {
   bool begun_ = false;
   bool done_ = false;
   bool has_large_reply_ = false;
+  std::optional<Mailbox::Item> large_item_;  // of a stream, that makes a large event
   std::optional<ApiError> failure_;
 };
 

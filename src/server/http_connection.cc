@@ -360,7 +360,7 @@ HttpResponse HttpConnection::refuse_answer(const HttpRequest& request) const {
 Task<bool> HttpConnection::answer_from_engine(Incoming& incoming,
                                               const std::shared_ptr<Generation>& owned) {
   Generation& generation = *owned;
-  if (generation.streaming()) co_return co_await stream(incoming, generation);
+  if (generation.streaming()) co_return co_await stream(incoming, owned);
   std::string body;
   BudgetShare share(context_.reply_budget);
   bool is_refused = false;
@@ -406,7 +406,8 @@ Task<std::string> HttpConnection::write_elsewhere(const std::shared_ptr<Generati
   co_return std::move(written->body);
 }
 
-Task<bool> HttpConnection::stream(Incoming& incoming, Generation& generation) {
+Task<bool> HttpConnection::stream(Incoming& incoming, const std::shared_ptr<Generation>& owned) {
+  Generation& generation = *owned;
   HttpResponse head{.content_type = kStreamType, .headers = {{"x-larder-route", "local"}}};
   for (auto& header : generation.headers()) head.headers.push_back(std::move(header));
   streaming_ = &generation;
@@ -419,6 +420,7 @@ Task<bool> HttpConnection::stream(Incoming& incoming, Generation& generation) {
     std::string events = advance(generation);
     hold_back();  // by what waits still: of all that came, nothing may be to be told
     if (!generation.done() && !holds(generation, share)) events += generation.break_off(no_room_for_reply());
+    if (generation.has_large_reply()) events += co_await write_elsewhere(owned);
     const auto now = std::chrono::steady_clock::now();
     if (events.empty() && now >= ping_at) events = generation.ping();
     if (!events.empty() || now >= ping_at) ping_at = now + limits_.ping_interval;

@@ -111,7 +111,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Task<bool> write_from_upstream(const Incoming& incoming, HttpResponse response);
   ApiError describe_upstream(ApiError failure) const;
   Task<std::string> write_elsewhere(const std::shared_ptr<Generation>& generation);
-  Task<bool> stream(Incoming& incoming, Generation& generation);
+  Task<bool> stream(Incoming& incoming, const std::shared_ptr<Generation>& owned);
   // Writes the head, unless that was done. Which of it there are cannot change any more.
   Task<bool> begin_stream(Incoming& incoming, HttpResponse head);
   Task<bool> write_events(const Incoming& incoming, std::string events);

@@ -27,7 +27,8 @@ class CompletionWriter final : public ChoicesWriter {
     Json result = {{"index", choice.index}};
     const bool echo = !choice.begun && !echo_.empty();
     result["text"] = echo ? echo_of(choice).text + delta.text : std::move(delta.text);
-    result["logprobs"] = wants_logprobs() ? logprobs(choice, {all_of(delta.prompt_logprobs), delta.tokens, echo}) : Json();
+    result["logprobs"] = nullptr;
+    if (wants_logprobs()) write_scored(choice, {all_of(delta.prompt_logprobs), delta.tokens, echo}, logprobs_text_);
     result["finish_reason"] = finish_reason(choice);
     if (choice.done()) result["stop_reason"] = stop_reason(choice);
     if (options_.return_token_ids) {
@@ -68,25 +69,15 @@ class CompletionWriter final : public ChoicesWriter {
     Json top_logprobs;
   };
 
-  Json logprobs(Choice& choice, const Scored& scored) const {
-    Json result = {{"text_offset", Json::array()},
-                   {"token_logprobs", Json::array()},
-                   {"tokens", Json::array()},
-                   {"top_logprobs", Json::array()}};
-    for_each_entry(choice, scored, [&](Entry entry) {
-      result["text_offset"].push_back(entry.text_offset);
-      result["token_logprobs"].push_back(std::move(entry.token_logprob));
-      result["tokens"].push_back(std::move(entry.token));
-      result["top_logprobs"].push_back(std::move(entry.top_logprobs));
-    });
-    return result;
+  void write_logprobs(Choice& choice, std::string& out) override {
+    write_scored(choice, {all_of(choice.prompt_logprobs), choice.tokens, !echo_.empty()}, out);
   }
 
-  void write_logprobs(Choice& choice, std::string& out) override {
+  void write_scored(Choice& choice, const Scored& scored, std::string& out) const {
     std::string token_logprobs, tokens, top_logprobs;
     const char* comma = "";
     out += R"({"text_offset":[)";
-    for_each_entry(choice, {all_of(choice.prompt_logprobs), choice.tokens, !echo_.empty()}, [&](const Entry& entry) {
+    for_each_entry(choice, scored, [&](const Entry& entry) {
       out += comma + std::to_string(entry.text_offset);
       token_logprobs += comma + dump_json(entry.token_logprob);
       tokens += comma + dump_json(entry.token);
