@@ -55,7 +55,7 @@ std::string_view recipient_of(std::string_view header) {
 std::optional<Json> parse_object(std::string_view text) {
   if (trimmed(text).empty()) return Json::object();
   try {
-    Json json = parse_json(text, {});
+    Json json = parse_json(text, kLimitsOfAnswers);
     if (json.is_object()) return json;
   } catch (const Error&) {  // a model may write anything
   }

@@ -1,6 +1,9 @@
 #include "server/json_reader.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -41,7 +44,8 @@ class Builder final : public nlohmann::json_sax<Json> {
   }
 
   bool end_object() override {
-    refuse_same_keys(open_.back()->get_ref<const Json::object_t&>());
+    auto& members = open_.back()->get_ref<Json::object_t&>();
+    limits_.takes_same_keys ? join_same_keys(members) : refuse_same_keys(members);
     return close();
   }
   bool end_array() override { return close(); }
@@ -92,16 +96,35 @@ class Builder final : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  static void refuse_same_keys(const Json::object_t& members) {
-    if (members.size() < 2) return;
+  static std::vector<std::string_view> sorted_names(const Json::object_t& members) {
     // Sorted, not hashed: whoever chooses the keys can choose some that share one hash.
     std::vector<std::string_view> names;
     names.reserve(members.size());
     for (const auto& [name, value] : members) names.push_back(name);
     std::ranges::sort(names);
+    return names;
+  }
+
+  static void refuse_same_keys(const Json::object_t& members) {
+    if (members.size() < 2) return;
+    const std::vector<std::string_view> names = sorted_names(members);
     if (const auto same = std::ranges::adjacent_find(names); same != names.end()) {
       throw_invalid("the body has the key \"{}\" twice in one object; send it once", shorten(*same));
     }
+  }
+
+  static void join_same_keys(Json::object_t& members) {
+    if (members.size() < 2) return;
+    const std::vector<std::string_view> names = sorted_names(members);
+    if (std::ranges::adjacent_find(names) == names.end()) return;
+    std::map<std::string, std::size_t> places;
+    Json::object_t joined;
+    for (auto& [name, value] : members) {
+      const auto [place, is_new] = places.emplace(name, joined.size());
+      if (is_new) joined.emplace_back(name, nullptr);
+      std::next(joined.begin(), static_cast<std::ptrdiff_t>(place->second))->second = std::move(value);
+    }
+    members = std::move(joined);
   }
 
   const JsonLimits limits_;

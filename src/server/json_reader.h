@@ -17,12 +17,17 @@ using Json = nlohmann::ordered_json;
 struct JsonLimits {
   int max_depth = 64;
   std::size_t max_values = 1'000'000;
+  bool takes_same_keys = false;  // the last one's value counts, at the place of the first
 };
+
+// What a model has written: whoever asked for it is to get all that a form permits. Calls of a grammar's rules within
+// rules have an end (GrammarState::kMaxDepth), and each may bring some levels of JSON.
+inline constexpr JsonLimits kLimitsOfAnswers{.max_depth = 1024, .takes_same_keys = true};
 
 // Time and memory are linear in the text, without recursion. Throws Error{kInvalidArgument} for
 // anything that is not RFC 8259 JSON in UTF-8, for lone surrogates, for numbers beyond a double
 // (NaN, 1e400), for an object with the same key twice (readers differ in which one they take, so
-// neither is), and for more levels or values than the limits allow.
+// neither is) unless the limits say that it is taken, and for more levels or values than they allow.
 // num_values: receives how many there are, where it throws as far as it came.
 Json parse_json(std::string_view text, const JsonLimits& limits, std::size_t* num_values = nullptr);
 

@@ -99,7 +99,7 @@ Json ArgumentTypes::value_of(std::string_view tool, std::string_view argument, s
   const Types types = types_of(tool, argument);
   if (types == kString) return Json(std::string(text));
   try {
-    Json value = parse_json(text, {});
+    Json value = parse_json(text, kLimitsOfAnswers);
     const bool is_of_type = (type_of(value) & types) != 0 || (types & kString) == 0;
     if (!value.is_string() && is_of_type) return value;
   } catch (const Error&) {

@@ -16,7 +16,7 @@ constexpr std::string_view kEnd = kToolCallEnd;
 std::optional<Json> parse_arguments(Json value) {
   if (value.is_string()) {
     try {
-      value = parse_json(value.get_ref<const std::string&>(), {});
+      value = parse_json(value.get_ref<const std::string&>(), kLimitsOfAnswers);
     } catch (const Error&) {
       return std::nullopt;
     }
@@ -28,7 +28,7 @@ std::optional<Json> parse_arguments(Json value) {
 std::optional<ToolCall> parse_call(std::string_view text) {
   Json json;
   try {
-    json = parse_json(text, {});
+    json = parse_json(text, kLimitsOfAnswers);
   } catch (const Error&) {
     return std::nullopt;  // a model may write anything
   }

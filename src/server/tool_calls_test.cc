@@ -185,6 +185,31 @@ TEST(ToolCalls, OnlyTheFirstIsTakenWhereOneIsWanted) {
   EXPECT_EQ(by_bytes(first + second + "</tool_call> so", false), "Hm.[f{}]so");
 }
 
+std::string lists(std::size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); }
+
+// A schema of any names bars none from coming twice, and one that refers to itself goes deeper than a body may.
+TEST(ToolCalls, WhatAFormPermitsIsACall) {
+  const std::string deep = "{\"a\":" + lists(300) + "}";
+  const std::pair<std::string, std::string> cases[] = {
+      {R"({"a":1,"b":2,"a":3})", R"({"a":3,"b":2})"},
+      {R"({"o":{"":null,"x":[],"":{"y":1,"y":2}}})", R"({"o":{"":{"y":2},"x":[]}})"},
+      {deep, deep},
+  };
+  for (const auto& [arguments, shown] : cases) {
+    const std::string called = "[f" + shown + "]";
+    EXPECT_EQ(by_bytes("<tool_call>{\"name\":\"f\",\"arguments\":" + arguments + "}</tool_call>"), called);
+    EXPECT_EQ(by_bytes("<tool_call>{\"name\":\"f\",\"arguments\":" + Json(arguments).dump() + "}</tool_call>"), called);
+    EXPECT_EQ(by_bytes("<|channel|>commentary to=functions.f<|message|>" + arguments + "<|call|>",
+                       {.are_read = true, .is_harmony = true}),
+              called);
+    EXPECT_EQ(by_bytes("<tool_call>f<arg_key>o</arg_key><arg_value>" + arguments + "</arg_value></tool_call>",
+                       {.are_read = true, .tagged = types_of_tools()}),
+              "[f{\"o\":" + shown + "}]");
+  }
+  const std::string endless = "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":" + lists(100'000) + "}}</tool_call>";
+  EXPECT_EQ(show(split_answer(endless, {true})), endless);
+}
+
 // It could not come back in a history.
 TEST(ToolCalls, ACallOfNobodyIsText) {
   const std::string text = "<tool_call>{\"name\":\"\"}</tool_call>";
