@@ -387,8 +387,9 @@ void read_completion_logprobs(const Fields& fields, const RequestRules& rules,
   }
   // Harnesses that score a prompt ask for one token more and drop the last entry of the arrays. An
   // end token has no entry, so that they would drop a token of the prompt: here it is a token like
-  // others.
-  const bool scores_prompt = request.echo && sampling.num_logprobs >= 0 && sampling.max_tokens == 1;
+  // others. Not to a form, which says itself when the answer may end.
+  const bool scores_prompt = request.echo && sampling.num_logprobs >= 0 && sampling.max_tokens == 1 &&
+                             request.options.format.is_text();
   if (scores_prompt) sampling.ignore_eos = true;
 }
 

@@ -490,6 +490,8 @@ TEST(OpenAiRequest, ReadsWhatTheAnswerMayBe) {
   const auto format = [](const char* fields) { return chat(fields).options.format; };
   EXPECT_TRUE(format("").is_text());
   EXPECT_TRUE(format(R"("response_format":{"type":"text"},"guided_json":null,"structured_outputs":{})").is_text());
+  EXPECT_TRUE(format(R"("grammar":"")").is_text());
+  EXPECT_EQ(format(R"("grammar":"","guided_regex":"a+")").source, "a+");
   const Json schema = {{"type", "object"}};
   for (
       const char* fields :
@@ -587,6 +589,11 @@ TEST(OpenAiRequest, ScoringAPromptCountsTheEndTokenAsOne) {
   EXPECT_EQ(request.options.sampling.num_logprobs, 1);
   EXPECT_TRUE(request.options.sampling.ignore_eos);
   EXPECT_FALSE(completion(R"("prompt":[[1,2,3]],"max_tokens":1)").options.sampling.ignore_eos);
+  // A form says when the answer ends, and is refused beside what says otherwise.
+  const CompletionRequest formed =
+      completion(R"("prompt":"a","max_tokens":1,"logprobs":1,"echo":true,"guided_regex":"a+")");
+  EXPECT_EQ(formed.options.sampling.num_prompt_logprobs, 1);
+  EXPECT_FALSE(formed.options.sampling.ignore_eos);
 }
 
 }  // namespace
