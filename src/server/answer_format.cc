@@ -67,6 +67,10 @@ AnswerFormat read_regex(const Json& value, const std::string& path) {
 AnswerFormat read_grammar(const Json& value, const std::string& path) {
   return read_source(value, AnswerFormat::Kind::kGrammar, path);
 }
+// llama.cpp's clients send "" for none.
+AnswerFormat read_optional_grammar(const Json& value, const std::string& path) {
+  return value == "" ? AnswerFormat{} : read_grammar(value, path);
+}
 AnswerFormat read_any_object(const Json& value, const std::string& path) {
   if (!value.is_boolean()) fail_field(path, "must be true or false");
   return value.get<bool>() ? json_of(any_object(), path) : AnswerFormat{};
@@ -144,7 +148,7 @@ AnswerFormat read_answer_format(const Fields& fields) {
   if (const Json* value = fields.find("response_format")) format = read_format(*value, "response_format");
   format = read_others(fields,
                        {{"json_schema", read_schema},
-                        {"grammar", read_grammar},
+                        {"grammar", read_optional_grammar},
                         {"guided_json", read_schema},
                         {"guided_regex", read_regex},
                         {"guided_choice", read_choices},
