@@ -140,15 +140,36 @@ class Reader {
     if (const auto values = names.values()) return read_names_of(*values);
     for (const SchemaWords* part : names.parts()) {
       for (const auto& [word, value] : part->all()) {
-        if (word != "type" && word != "pattern" && word != "$ref" && word != "allOf")
+        constexpr std::string_view kTaken[] = {"type", "pattern", "format", "minLength", "maxLength", "$ref", "allOf"};
+        if (std::ranges::find(kTaken, word) == std::end(kTaken))
           fail_at(*value, "is not supported; leave it out");
       }
     }
     if ((names.types().value_or(kString) & kString) == 0)
       fail_at(*schemas.front(), "leaves no name, as names are strings");
+    read_name_form(names);
+  }
+
+  void read_name_form(const JsonConjunction& names) {
     const std::vector<const Json*> patterns = names.patterns();
+    const JsonFormat* format = names.format();
+    const Repetitions length = names.counts("minLength", "maxLength");
+    const bool has_length = length.min > 0 || length.max;
     if (patterns.size() > 1) fail_at(*patterns[1], "beside another pattern is not supported; leave it out");
-    if (!patterns.empty()) name_pattern_ = patterns.front();
+    if (!patterns.empty()) {
+      if (has_length)
+        fail_at(*patterns.front(), "beside minLength or maxLength is not supported; say the length in the pattern");
+      name_pattern_ = patterns.front();
+      name_expression_ = string_at(*name_pattern_);
+    } else if (format != nullptr) {
+      name_pattern_ = names.all("format").front();
+      if (has_length) fail_at(*name_pattern_, "beside minLength or maxLength is not supported for names; leave it out");
+      name_expression_ = fmt::format("^({})$", format->expression);
+    } else if (has_length) {
+      name_pattern_ = names.all(length.min > 0 ? "minLength" : "maxLength").front();
+      const std::string most = length.max ? std::to_string(*length.max) : "";
+      name_expression_ = fmt::format(R"(^[\s\S]{{{},{}}}$)", length.min, most);
+    }
   }
 
   // Each of them may be there, once.
@@ -169,14 +190,15 @@ class Reader {
     if (!members_.by_pattern.empty())
       fail_at(*name_pattern_, "beside patternProperties is not supported; leave it out");
     names_ = name_pattern_;
-    if (closing_ == nullptr) members_.by_pattern.push_back({name_pattern_, string_at(*name_pattern_), others_});
+    if (closing_ == nullptr) members_.by_pattern.push_back({name_pattern_, name_expression_, others_});
   }
 
   const JsonConjunction& said_;
   bool is_said_ = false;  // what is not named
   const Json* closing_ = nullptr;  // says that there are no others
   const Json* names_ = nullptr;    // says which names there may be
-  const Json* name_pattern_ = nullptr;
+  const Json* name_pattern_ = nullptr;  // says what all of them are like
+  std::string name_expression_;
   SchemaSet others_;  // of what is not named
   JsonMembers members_;
   std::map<std::string_view, std::size_t> places_;

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -18,7 +19,7 @@ struct JsonMembers {
   };
   struct ByPattern {
     const nlohmann::ordered_json* place;  // that says it
-    std::string_view expression;          // of the name
+    std::string expression;               // of the name
     SchemaSet schemas;
   };
 
@@ -31,7 +32,7 @@ struct JsonMembers {
 };
 
 // Refers to the schemas. Throws SchemaFault for what is malformed, what nothing satisfies, and what is not supported:
-// patterns of names beside named members, propertyNames other than a type, an enum or a pattern.
+// patterns of names beside named members, propertyNames other than a type, an enum, and a pattern, a format or a length.
 JsonMembers read_members(const JsonConjunction& said);
 
 }  // namespace larder

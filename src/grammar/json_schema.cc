@@ -224,6 +224,7 @@ class Compiler {
   Fragment any_of(Choice first, Nesting nesting) {
     const Json& choices = **std::ranges::find_if(first.set, &Json::is_array);
     std::vector<Fragment> parts;
+    std::vector<Choice> found;
     std::set<SchemaSet> seen;
     std::queue<Choice> open;
     const auto add = [&](Choice choice) {
@@ -234,10 +235,15 @@ class Compiler {
     for (add(std::move(first)); !open.empty(); open.pop()) {
       const Choice& next = open.front();
       const auto list = std::ranges::find_if(next.set, &Json::is_array);
-      if (list != next.set.end()) {
-        for (Choice& choice : choices_of(next, **list, parts)) add(std::move(choice));
+      if (list == next.set.end()) {
+        found.push_back(next);
         continue;
       }
+      for (Choice& choice : choices_of(next, **list, parts)) add(std::move(choice));
+    }
+    if (std::ranges::any_of(found, [this](const Choice& one) { return (types_of(one) & kInteger) != 0; }))
+      std::erase_if(found, [this](const Choice& one) { return is_unreadable_string(one); });
+    for (const Choice& next : found) {
       const auto make = [&] {
         return any_of_set(next.set, *next.place, {.depth = nesting.depth, .is_once = next.is_once});
       };
@@ -245,6 +251,30 @@ class Compiler {
     }
     if (parts.empty()) fail_impossible(choices, "holds nothing that a value could be");
     return choice(parts);
+  }
+
+  // As far as it is known.
+  JsonTypes types_of(const Choice& choice) {
+    try {
+      return JsonConjunction(document_, choice.set, *choice.place).types().value_or(kNoType);
+    } catch (const SchemaFault&) {
+      return kNoType;
+    }
+  }
+
+  // Some write a number as a string, too, and say what it looks like by what expressions cannot: it is no loss where a
+  // number may stand there.
+  bool is_unreadable_string(const Choice& choice) {
+    if (types_of(choice) != kString) return false;
+    const JsonConjunction said(document_, choice.set, *choice.place);
+    for (const Json* pattern : said.all("pattern")) {
+      try {
+        (void)said.grammar_of(*pattern, RegexText::kJsonString);
+      } catch (const SchemaFault&) {
+        return true;
+      }
+    }
+    return false;
   }
 
   // Of one list of the set. What becomes of those that cannot be obeyed is added to parts.

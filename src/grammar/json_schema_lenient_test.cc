@@ -64,10 +64,10 @@ TEST(JsonSchema, LenientlyWhatNothingSatisfiesIsFreeAlone) {
 }
 
 TEST(JsonSchema, LenientlyTheTypeRemainsOfWhatIsBehindAReference) {
-  check({{R"({"properties": {"p": {"$ref": "#/$defs/X"}}, "required": ["p"], "$defs": {"X": {"type": "object", "propertyNames": {"minLength": 1}, "additionalProperties": {"type": "integer"}}}})",
+  check({{R"({"properties": {"p": {"$ref": "#/$defs/X"}}, "required": ["p"], "$defs": {"X": {"type": "object", "propertyNames": {"minItems": 1}, "additionalProperties": {"type": "integer"}}}})",
           {R"({"p":{"a":"b"}})"},
           {R"({"p":1})", R"({"p":[]})"}},
-         {R"({"type": "object", "anyOf": [{"propertyNames": {"minLength": 1}}, {"propertyNames": {"maxLength": 2}}, {"$ref": "#/none"}]})",
+         {R"({"type": "object", "anyOf": [{"propertyNames": {"minItems": 1}}, {"propertyNames": {"maxItems": 2}}, {"$ref": "#/none"}]})",
           {R"({"a":"b"})"},
           {"1", "null"}},
          {R"_({"type": ["string", "array"], "pattern": "(?=x)", "items": {"allOf": [{"$ref": "#/none"}], "type": "integer"}})_",

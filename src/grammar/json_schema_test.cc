@@ -83,6 +83,12 @@ TEST(JsonSchema, Strings) {
          {R"({"type": "string", "format": "email"})", {R"("ada.l@example.org")"}, {R"("ada")", R"("a@b")"}},
          {R"({"type": "string", "format": "ipv4"})", {R"("192.168.0.255")"}, {R"("192.168.0.256")"}},
          {R"({"type": "string", "format": "uri"})", {R"("https://example.org:80/a?b=c")"}, {R"("example")"}},
+         // A host whose last part is a number is an address, or none, to those who read it.
+         {R"({"type": "string", "format": "uri"})",
+          {R"("http://192.168.1.30/")", R"("http://localhost:8080")", R"("http://1.a-b.c3.d0/x")", R"("http://b-9c--d.e--f.x")"},
+          {R"("http://192.168.1.300/")", R"("http://a.1")", R"("http://1.2.3.4.5")", R"("http://5")", R"("http://a.0x1")",
+           R"("http://xn--a")", R"("http://ab--c.de")", R"("http://a.ab--c")"}},
+         {R"({"type": "string", "format": "email"})", {R"("a@a-b.b--c.org")"}, {R"("a@xn--a.org")", R"("a@ab--c.org")"}},
          {R"({"type": "string", "format": "anything-else"})", {R"("x")"}, {"x"}}});
 }
 
@@ -132,6 +138,9 @@ TEST(JsonSchema, MembersThatAreNotNamed) {
           {"{}", R"({"b":1})", R"({"a":1,"b":2})"},
           {R"({"c":1})", R"({"a":""})", R"({"a":1,"a":2})"}},
          {R"({"type": "object", "propertyNames": {"pattern": "^[a-c]+$"}, "additionalProperties": {"type": "integer"}})", {"{}", R"({"ab":1,"c":2})"}, {R"({"d":1})"}},
+         {R"({"type": "object", "propertyNames": {"format": "date"}, "additionalProperties": {"type": "integer"}})", {"{}", R"({"2026-11-29":1,"2026-11-30":2})"}, {R"({"d":1})", R"({"2026-11-299":1})", R"({"2026-11-29":""})"}},
+         {R"({"type": "object", "propertyNames": {"minLength": 1}, "additionalProperties": {"type": "integer"}})", {"{}", R"({"a":1,"\n\"é":2})"}, {R"({"":1})", R"({"a":""})"}},
+         {R"({"type": "object", "propertyNames": {"minLength": 2, "maxLength": 3}, "additionalProperties": {"type": "null"}})", {R"({"ab":null,"éé€":null})"}, {R"({"a":null})", R"({"abcd":null})"}},
          {R"({"type": "object", "patternProperties": {"^x": {"type": "integer"}, "^y": {"type": "null"}}, "additionalProperties": false})",
           {"{}", R"({"xa":1,"y":null})"},
           {R"({"a":1})", R"({"x":null})"}}});
@@ -392,6 +401,14 @@ TEST(JsonSchema, References) {
         {R"({"a":1})"}}});
 }
 
+// As pydantic writes a decimal: a number, or a string that looks like one.
+TEST(JsonSchema, AStringThatCannotBeReadIsLeftOutBesideANumber) {
+  check({{R"_({"anyOf": [{"type": "number"}, {"type": "string", "pattern": "^(?!^[-+.]*$)[+-]?0*\\d*\\.?\\d*$"}, {"type": "null"}]})_",
+          {"1", "-2.5", "null"},
+          {R"("1")", R"("")"}},
+         {R"({"anyOf": [{"type": "number"}, {"type": "string", "pattern": "^[0-9]$"}]})", {"1", R"("1")"}, {R"("a")"}}});
+}
+
 TEST(JsonSchema, SaysWhatItDoesNotTake) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"type": "object", "properties": {"a": {"not": {}}}})", "schema.properties.a.not"},
@@ -401,7 +418,9 @@ TEST(JsonSchema, SaysWhatItDoesNotTake) {
       {R"({"properties": {"a": {}}, "patternProperties": {"b": {}}})", "schema.patternProperties"},
       {R"({"patternProperties": {"b": {}}, "additionalProperties": true})", "schema.patternProperties"},
       {R"_({"type": "object", "patternProperties": {"(?=a)": {}}})_", "schema.patternProperties"},
-      {R"({"type": "object", "propertyNames": {"minLength": 3}})", "schema.propertyNames.minLength"},
+      {R"({"type": "object", "propertyNames": {"pattern": "a", "minLength": 3}})", "schema.propertyNames.pattern"},
+      {R"({"type": "object", "propertyNames": {"format": "date", "minLength": 3}})", "schema.propertyNames.format"},
+      {R"({"type": "object", "propertyNames": {"minItems": 3}})", "schema.propertyNames.minItems"},
       {R"({"properties": {"a": {}}, "required": ["b"], "additionalProperties": false})", "schema.required"},
       {R"({"properties": {"a": false}, "required": ["a"]})", "schema.required"},
       {R"({"type": "string", "format": "email", "maxLength": 20})", "schema.format"},
@@ -413,6 +432,7 @@ TEST(JsonSchema, SaysWhatItDoesNotTake) {
       {R"({"$ref": "#/$defs/none"})", "schema.$ref"},
       {R"_({"type": "string", "pattern": "(?=a)"})_", "schema.pattern"},
       {R"({"type": "string", "pattern": 5})", "schema.pattern"},
+      {R"_({"anyOf": [{"type": "null"}, {"type": "string", "pattern": "(?=a)"}]})_", "schema.anyOf[1].pattern"},
       {R"({"type": "string", "minLength": 5, "maxLength": 2})", "schema.minLength"},
       {R"({"type": "string", "maxLength": 1000000})", "schema"},
       {R"({"type": "integer", "minimum": 5, "maximum": 2})", "schema"},
