@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/engine_test_support.h"
 #include "grammar/json_schema.h"
+#include "grammar/regex.h"
 
 namespace larder {
 namespace {
@@ -58,6 +59,12 @@ class ConstraintTest : public testing::Test {
   std::shared_ptr<const Constraint> text(const char* text) const {
     GrammarBuilder builder;
     const Fragment whole = builder.text(text);
+    return std::make_shared<const Constraint>(builder.finish(whole), trie_);
+  }
+
+  std::shared_ptr<const Constraint> expression(const char* expression) const {
+    GrammarBuilder builder;
+    const Fragment whole = add_regex(builder, expression, RegexText::kPlain, true);
     return std::make_shared<const Constraint>(builder.finish(whole), trie_);
   }
 
@@ -178,11 +185,19 @@ TEST_F(ConstraintTest, EndsByAnEndTokenWhereMoreMayFollow) {
 
 TEST_F(ConstraintTest, AVocabularyWithoutTheNextByteEndsIt) {
   const Answer none = answer_to(request(text("~"), 1));
-  EXPECT_EQ(none.finish, FinishReason::kLength);
+  EXPECT_EQ(none.finish, FinishReason::kStuck);
   EXPECT_TRUE(none.tokens.empty());
   const Answer some = answer_to(request(text("a~"), 1));
-  EXPECT_EQ(some.finish, FinishReason::kLength);
+  EXPECT_EQ(some.finish, FinishReason::kStuck);
   EXPECT_EQ(some.text, "a");
+}
+
+// Of eighty parts of any length, a text of so many letters may be at each of their letters.
+TEST_F(ConstraintTest, TooManyPlacesAtOnceEndItAndNoLengthIsBlamed) {
+  const Answer answer = answer_to(request(expression("([a-z]{1,90}){80,90}"), 1));
+  EXPECT_EQ(answer.finish, FinishReason::kStuck);
+  EXPECT_GT(answer.text.size(), 40u);
+  EXPECT_LT(answer.text.size(), 80u);
 }
 
 TEST_F(ConstraintTest, BiasDoesNotLeadOutOfIt) {

@@ -166,8 +166,10 @@ ModelGuess DraftModel::drawn(Sequence& sequence, const Logits& row, std::size_t 
   ModelGuess guess;
   if (goes_on) {
     const Logits own = in_targets_vocabulary(row, thread);
-    guess.token = drawer_.draw(sequence, 0, own, thread).token;
-    guess.probability = std::exp(double{drawer_.score(guess.token, 0, own, thread).logprob});
+    if (const TokenId token = drawer_.draw(sequence, 0, own, thread).token; token != kNoToken) {
+      guess.token = token;
+      guess.probability = std::exp(double{drawer_.score(token, 0, own, thread).logprob});
+    }
   }
   sequence.drop_behind(num_tokens);
   sequence.constrained = constrained;

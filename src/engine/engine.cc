@@ -17,7 +17,6 @@ namespace {
 
 constexpr int kMeasuredTokens = 64;  // a batch whose speed speaks for prompts
 constexpr double kSpeedWeight = 0.2;  // of the last one
-constexpr TokenId kNoToken = -1;
 // What a step may last where several prompts wait, see StepPace.
 constexpr std::int64_t kStepPatienceNs = 60'000'000;
 constexpr std::chrono::milliseconds kTierPatience{20};

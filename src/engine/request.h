@@ -39,6 +39,8 @@ struct SamplingParams {
   std::shared_ptr<const Constraint> constraint = nullptr;
 };
 
+inline constexpr TokenId kNoToken = -1;
+
 struct TokenLogprob {
   TokenId token = 0;
   float logprob = 0;
@@ -54,8 +56,8 @@ struct OutputToken {
 using SharedTokens = std::shared_ptr<const std::vector<OutputToken>>;
 
 // kLost: another machine that computes a part of the model does not answer. kNoMemory: there is none for what goes with
-// the request's size.
-enum class FinishReason { kNone, kStop, kLength, kCancelled, kLost, kNoMemory };
+// the request's size. kStuck: of no token it is known that the constraint permits it.
+enum class FinishReason { kNone, kStop, kLength, kCancelled, kLost, kNoMemory, kStuck };
 
 // Nanoseconds of the engine's clock, less what the request had paused by then; 0 = not reached. Between two of them no
 // time is the reader's.

@@ -157,7 +157,7 @@ bool Scheduler::append(Sequence& sequence, OutputToken token) {
   update.follows_pause = std::exchange(sequence.has_paused, false);
   update.finish = finish_reason(sequence, token.token);
   if (params.constraint != nullptr && !follow_constraint(sequence, token.token)) {
-    update.finish = FinishReason::kLength;
+    update.finish = FinishReason::kStuck;
   } else if (update.finish == FinishReason::kStop) {
     update.stop_token = token.token;
   } else {
@@ -173,6 +173,7 @@ bool Scheduler::append(Sequence& sequence, OutputToken token) {
 
 // False: no token could.
 bool Scheduler::follow_constraint(Sequence& sequence, TokenId token) {
+  if (token == kNoToken) return false;
   const Constraint& constraint = *sequence.request->request.sampling.constraint;
   if (!sequence.constrained) sequence.constrained.emplace(constraint.grammar);
   const std::string_view bytes = constraint.tokens->bytes(token);

@@ -24,6 +24,7 @@ OutputToken TokenDrawer::draw(const Sequence& sequence, int num_choices_on, cons
     const GrammarState& state =
         sequence.constrained ? *sequence.constrained : first.emplace(params.constraint->grammar);
     context.allowed = masks_[thread].allowed(*params.constraint, state);
+    if (context.allowed.empty()) return {kNoToken, 0, {}};
     context.may_end = state.is_whole();
   }
   return samplers_[thread].sample(row.values, row.maxima, context);

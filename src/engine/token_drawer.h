@@ -19,7 +19,8 @@ class TokenDrawer {
   // end_tokens: the model's; they must outlive it.
   TokenDrawer(int vocab_size, int num_threads, std::span<const TokenId> end_tokens);
 
-  // Behind the sequence's tokens, as they are, for the choice that many behind its own.
+  // Behind the sequence's tokens, as they are, for the choice that many behind its own. kNoToken: it is not known which
+  // may follow.
   OutputToken draw(const Sequence& sequence, int num_choices_on, const Logits& row, std::size_t thread);
   // A token that is given, and the num_best best.
   OutputToken score(TokenId token, int num_best, const Logits& row, std::size_t thread) {

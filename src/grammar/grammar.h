@@ -26,6 +26,7 @@ struct GrammarEdge {
 class Grammar {
  public:
   static constexpr std::uint16_t kAnyNumber = std::numeric_limits<std::uint16_t>::max();
+  static constexpr std::uint8_t kNoEnd = std::numeric_limits<std::uint8_t>::max();
 
   std::span<const GrammarEdge> edges(GrammarNode node) const {
     return std::span(edges_).subspan(first_edges_[node], first_edges_[node + 1] - first_edges_[node]);
@@ -35,6 +36,8 @@ class Grammar {
   // That many characters of a JSON string that need no escape, whichever they are, lead on from this node:
   // what lets most of a vocabulary be taken without a look at each token. kAnyNumber = without bound.
   std::uint16_t num_free_characters(GrammarNode node) const { return nodes_[node].num_free_characters; }
+  // Calls within calls without which nothing leads from this node to its rule's end; kNoEnd = nothing does.
+  std::uint8_t least_calls(GrammarNode node) const { return nodes_[node].least_calls; }
   // Unlike that of any other grammar in this process, for caches of what was found out about it.
   std::uint64_t id() const { return id_; }
   std::size_t num_nodes() const { return nodes_.size(); }
@@ -48,6 +51,7 @@ class Grammar {
   struct Node {
     std::uint16_t num_free_characters = 0;
     bool is_end = false;
+    std::uint8_t least_calls = kNoEnd;
   };
 
   GrammarNode start_ = 0;

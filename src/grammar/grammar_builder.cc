@@ -1,6 +1,7 @@
 #include "grammar/grammar_builder.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <unordered_map>
 #include <unordered_set>
@@ -90,6 +91,56 @@ PathsToEnds paths_without_bytes(const Grammar& grammar) {
   paths.follow();
   return paths;
 }
+
+// How many calls within calls it takes from each node to its rule's end, at least: the nodes of the fewest first, each
+// of which tells those that lead to it.
+class LeastCalls {
+ public:
+  explicit LeastCalls(const Grammar& grammar)
+      : grammar_(grammar), incoming_(grammar.num_nodes()), least_(grammar.num_nodes(), Grammar::kNoEnd) {
+    for (GrammarNode node = 0; node < grammar.num_nodes(); ++node) {
+      if (grammar.is_end(node)) nodes_of_[0].push_back(node);
+      for (const GrammarEdge& edge : grammar.edges(node)) {
+        incoming_[edge.target].push_back({node, &edge});
+        if (edge.kind == GrammarEdge::Kind::kCall) incoming_[edge.callee].push_back({node, &edge});
+      }
+    }
+  }
+
+  std::vector<std::uint8_t> find() {
+    for (std::size_t num_calls = 0; num_calls < nodes_of_.size(); ++num_calls) {
+      std::vector<GrammarNode>& nodes = nodes_of_[num_calls];
+      while (!nodes.empty()) {
+        const GrammarNode node = nodes.back();
+        nodes.pop_back();
+        if (least_[node] != Grammar::kNoEnd) continue;
+        least_[node] = static_cast<std::uint8_t>(num_calls);
+        for (const auto& [from, edge] : incoming_[node])
+          if (const std::size_t calls = calls_by(*edge); calls < nodes_of_.size()) nodes_of_[calls].push_back(from);
+      }
+    }
+    return std::move(least_);
+  }
+
+ private:
+  struct Incoming {
+    GrammarNode from;
+    const GrammarEdge* edge;
+  };
+
+  // As far as it is known. A call that is the last thing of its rule takes the place of the rule's own.
+  std::size_t calls_by(const GrammarEdge& edge) const {
+    const std::size_t behind = least_[edge.target];
+    if (edge.kind != GrammarEdge::Kind::kCall) return behind;
+    const std::size_t within = least_[edge.callee];
+    return grammar_.is_end(edge.target) ? within : std::max(behind, within + 1);
+  }
+
+  const Grammar& grammar_;
+  std::vector<std::vector<Incoming>> incoming_;
+  std::vector<std::uint8_t> least_;
+  std::array<std::vector<GrammarNode>, Grammar::kNoEnd> nodes_of_;  // that are to be looked at, by the number of calls
+};
 
 // Whether a rule calls itself before any byte: it could never end.
 class LeftCalls {
@@ -463,6 +514,8 @@ Grammar GrammarBuilder::finish(Fragment whole) {
     }
     throw_invalid("{}", kReason);
   }
+  const std::vector<std::uint8_t> least_calls = LeastCalls(grammar).find();
+  for (std::size_t i = 0; i < least_calls.size(); ++i) grammar.nodes_[i].least_calls = least_calls[i];
   nodes_.clear();
   rules_.clear();
   names_.clear();

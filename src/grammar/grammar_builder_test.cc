@@ -53,6 +53,33 @@ TEST(GrammarBuilder, RulesCallThemselves) {
   EXPECT_FALSE(begins(grammar, deeper));
 }
 
+TEST(GrammarBuilder, NothingIsBegunThatWouldBeTooDeepToEnd) {
+  // A node holds a text that takes two calls more, and another node perhaps.
+  const Grammar grammar = grammar_of([](GrammarBuilder& b) {
+    const GrammarRule inner = b.rule(b.sequence({b.text("("), b.call(b.rule(b.text("x"))), b.text(")")}));
+    const GrammarRule outer = b.rule(b.sequence({b.text("<"), b.call(inner), b.text(">")}));
+    const GrammarRule node = b.declare();
+    const Fragment next = b.sequence({b.text(","), b.call(node)});
+    b.define(node, b.sequence({b.text("{"), b.call(outer), b.optional(next), b.text("}")}));
+    return b.call(node);
+  });
+  // As deep as it may.
+  GrammarState state(grammar);
+  std::string text;
+  while (!state.is_over()) {
+    const auto goes_on = [&](char byte) {
+      GrammarState next = state;
+      if (!next.push(static_cast<std::uint8_t>(byte))) return false;
+      state = next;
+      text += byte;
+      return true;
+    };
+    ASSERT_TRUE(std::ranges::any_of(std::string_view(",{<(x)>}"), goes_on)) << text;
+  }
+  EXPECT_TRUE(state.is_whole());
+  EXPECT_GT(std::ranges::count(text, '{'), 100);
+}
+
 TEST(GrammarBuilder, ALastCallLeavesNothingBehind) {
   // list: "x" list | "x" : a thousand calls, and each is its rule's end.
   const Grammar grammar = grammar_of([](GrammarBuilder& b) {

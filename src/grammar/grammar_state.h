@@ -1,10 +1,10 @@
 // How far a text has come in a grammar.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <set>
 #include <span>
 #include <vector>
 
@@ -17,11 +17,18 @@ namespace larder {
 // Thread: one at a time.
 class GrammarState {
  public:
-  // Calls within calls, and places at once: what would take more counts as not of the language.
+  // Calls within calls: what would take more counts as not of the language.
   static constexpr std::size_t kMaxDepth = 128;
-  static constexpr std::size_t kMaxPlaces = 1024;
-  static constexpr std::size_t kMaxPassed = 4096;  // on the way to those
-  static constexpr std::size_t kMaxKey = 16384;    // numbers that all of it takes
+  // Places at once: a text that would be at more of them cannot be followed.
+  static constexpr std::size_t kMaxPlaces = 2048;
+  static constexpr std::size_t kMaxPassed = 8192;  // on the way to those
+  static constexpr std::size_t kMaxKey = 32768;    // numbers that all of it takes
+
+  // A number for each byte, from 0 on: those of one number lead to the same places, or all of them to none.
+  struct ByteClasses {
+    std::array<std::uint8_t, 256> of_byte;
+    std::size_t num_classes;
+  };
 
   explicit GrammarState(const Grammar& grammar);
 
@@ -32,10 +39,13 @@ class GrammarState {
   bool is_whole() const { return is_whole_; }
   // Nothing may follow.
   bool is_over() const { return key_.empty(); }
+  // Nothing is known of what may follow, as there are too many places.
+  bool has_too_many() const { return has_too_many_; }
   // What has to follow next: a byte without which the text is not one of the language, and no other may stand there.
   std::optional<std::uint8_t> only_byte() const;
+  ByteClasses byte_classes() const;
   std::size_t num_places() const { return num_places_; }
-  // On the way from the byte before, by which the time that it took can be told; kMaxPassed where there were too many.
+  // On the way from the byte before, by which the time that it took can be told.
   std::size_t num_passed() const { return num_passed_; }
   // Any so many characters of a JSON string that need no escape may follow.
   std::uint16_t num_free_characters() const { return num_free_characters_; }
@@ -43,9 +53,10 @@ class GrammarState {
   std::span<const std::uint32_t> key() const { return key_; }
 
  private:
-  using Stack = std::vector<GrammarNode>;  // where calls return to, outermost first, then the place
+  class Stacks;
 
-  bool settle(std::vector<Stack> open);
+  bool settle(Stacks& stacks, std::span<const std::uint32_t> begins);
+  void give_up();
 
   const Grammar* grammar_;
   std::vector<std::uint32_t> key_;  // of every stack, in order: its size, and its nodes
@@ -53,6 +64,7 @@ class GrammarState {
   std::size_t num_passed_ = 0;
   std::uint16_t num_free_characters_ = 0;
   bool is_whole_ = false;
+  bool has_too_many_ = false;
 };
 
 }  // namespace larder

@@ -36,7 +36,8 @@ bool are_free_in_strings_alone(const Grammar& grammar, const GrammarState& state
   };
   const std::span<const std::uint32_t> key = state.key();
   for (std::size_t begin = 0; begin < key.size(); begin += key[begin] + 1) {
-    if (!is_of_string(key[begin + key[begin]])) return false;
+    // Where no call more is possible, only characters of one byte are free.
+    if (key[begin] >= GrammarState::kMaxDepth || !is_of_string(key[begin + key[begin]])) return false;
   }
   return true;
 }
@@ -45,7 +46,7 @@ bool are_free_in_strings_alone(const Grammar& grammar, const GrammarState& state
 
 std::span<const std::uint64_t> TokenMasks::allowed(const Constraint& constraint, const GrammarState& state) {
   begin(constraint, state);
-  if (known_[path_.front().state].mask.empty()) {
+  if (!known_[path_.front().state].mask) {
     // How far a walk comes may not depend on what others have left: one that finds too little room begins anew.
     if (!walk(*constraint.tokens)) {
       path_.clear();
@@ -55,9 +56,9 @@ std::span<const std::uint64_t> TokenMasks::allowed(const Constraint& constraint,
       walk(*constraint.tokens);
     }
     known_[path_.front().state].mask = mask_;
-    num_bytes_ += mask_.size() * sizeof(mask_.front());
+    num_bytes_ += mask_.size() * sizeof(std::uint64_t);
   }
-  return known_[path_.front().state].mask;
+  return *known_[path_.front().state].mask;
 }
 
 void TokenMasks::begin(const Constraint& constraint, const GrammarState& state) {
@@ -73,7 +74,6 @@ bool TokenMasks::walk(const TokenTrie& tokens) {
   const std::span<const TokenTrie::Node> nodes = tokens.nodes();
   ++walk_;
   work_ = 0;
-  has_room_ = true;
   // Tokens of free characters alone are there from the beginning, as far as they are sorted by their number.
   Step& first_step = path_.front();
   const std::size_t num_free = known_[first_step.state].state.num_free_characters();
@@ -82,12 +82,14 @@ bool TokenMasks::walk(const TokenTrie& tokens) {
   const auto taken = tokens.free_tokens(num_taken);
   mask_.assign(taken.begin(), taken.end());
   const bool are_taken_all = std::exchange(first_step.is_free, num_free > 0) && num_taken == num_free;
-  for (std::size_t i = 0; i < nodes.size() && work_ < kMaxWork && has_room_;) {
+  for (std::size_t i = 0; i < nodes.size();) {
+    if (!has_room()) break;
+    if (work_ >= kMaxWork) return give_up();
     const TokenTrie::Node& node = nodes[i];
     path_.resize(node.depth, path_.front());  // the node's parent is the last
     const Step parent = path_.back();
     const GrammarState& before = known_[parent.state].state;
-    work_ += 1 + before.num_places();
+    ++work_;
     const std::size_t end = node.end;
     const std::uint32_t first = node.first_token;
     if (node.num_free_characters > 0 && node.num_free_characters <= before.num_free_characters()) {
@@ -102,7 +104,8 @@ bool TokenMasks::walk(const TokenTrie& tokens) {
       continue;
     }
     const Step here = step(parent, node);
-    if (here.state == kNone || here.state == kTooMany) {
+    if (here.state == kTooMany) return give_up();
+    if (here.state == kNone) {
       i = end;
       continue;
     }
@@ -112,26 +115,42 @@ bool TokenMasks::walk(const TokenTrie& tokens) {
     ++i;
   }
   path_.resize(1);
-  return has_room_;
+  return has_room();
+}
+
+// Without a mask, for which there is room.
+bool TokenMasks::give_up() {
+  path_.resize(1);
+  mask_.clear();
+  return true;
 }
 
 TokenMasks::Step TokenMasks::step(const Step& from, const TokenTrie::Node& node) {
-  constexpr std::size_t kWorkOfPlace = 64;  // that is found out, where it is not known
+  constexpr std::size_t kWorkOfPlace = 16;  // that is found out, where it is not known
   // Told of single bytes only: a character of several is looked at byte by byte.
   const bool is_plain = node.byte >= 0x20 && node.byte < 0x80 && node.byte != '"' && node.byte != '\\';
+  find_classes(from.state);
   Known& known = known_[from.state];
-  if (std::exchange(known.last_walk, walk_) != walk_) known.passed.reset();
-  const bool is_passed = known.passed[node.byte];
-  known.passed.set(node.byte);
-  const StateId state = next(from.state, node.byte);
-  if (!is_passed) {
-    // As if it had to be found out now.
-    const std::size_t num_passed = state == kNone      ? 0
-                                   : state == kTooMany ? GrammarState::kMaxPassed
-                                                       : known_[state].state.num_passed();
-    work_ += kWorkOfPlace * (1 + num_passed);
+  // All work counts as if it had to be done now.
+  if (std::exchange(known.last_walk, walk_) != walk_) {
+    known.passed.reset();
+    work_ += kWorkOfPlace * (1 + known.state.num_places());
   }
+  const std::uint8_t byte_class = known.class_of_byte[node.byte];
+  const bool is_passed = known.passed[byte_class];
+  known.passed.set(byte_class);
+  const StateId state = next(from.state, node.byte);
+  if (!is_passed) work_ += kWorkOfPlace * (1 + (state < kTooMany ? known_[state].state.num_passed() : 0));
   return {state, from.is_free && is_plain};
+}
+
+void TokenMasks::find_classes(StateId state) {
+  Known& known = known_[state];
+  if (!known.next.empty()) return;
+  const GrammarState::ByteClasses classes = known.state.byte_classes();
+  known.class_of_byte = classes.of_byte;
+  known.next.assign(classes.num_classes, kUnknown);
+  num_bytes_ += classes.num_classes * sizeof(StateId);
 }
 
 TokenMasks::StateId TokenMasks::intern(std::uint64_t grammar_id, const GrammarState& state) {
@@ -142,30 +161,27 @@ TokenMasks::StateId TokenMasks::intern(std::uint64_t grammar_id, const GrammarSt
     if (known.grammar_id == grammar_id && std::ranges::equal(known.state.key(), state.key())) return entry->second;
   }
   const auto id = static_cast<StateId>(known_.size());
-  known_.push_back({.grammar_id = grammar_id, .state = state, .next = {}, .mask = {}});
-  known_.back().next.fill(kUnknown);
+  known_.push_back({.grammar_id = grammar_id, .state = state});
   by_hash_.emplace(hash, id);
   num_bytes_ += sizeof(Known) + state.key().size() * sizeof(std::uint32_t) + kBytesOfNode;
   return id;
 }
 
+// All bytes of a class lead to where the first of them does that is asked for.
 TokenMasks::StateId TokenMasks::next(StateId from, std::uint8_t byte) {
-  const StateId known = known_[from].next[byte];
+  const std::size_t byte_class = known_[from].class_of_byte[byte];
+  const StateId known = known_[from].next[byte_class];
   if (known != kUnknown) return known;
   const std::uint64_t grammar_id = known_[from].grammar_id;
   GrammarState state = known_[from].state;
   StateId found = kNone;
   if (state.push(byte)) {
     found = intern(grammar_id, state);
-  } else if (state.num_passed() >= GrammarState::kMaxPassed) {
+  } else if (state.has_too_many()) {
     found = kTooMany;
   }
-  known_[from].next[byte] = found;
-  if (num_bytes_ <= max_bytes_ || found == kNone || found == kTooMany) return found;
-  if (!is_first_) {
-    has_room_ = false;
-    return found;
-  }
+  known_[from].next[byte_class] = found;
+  if (!is_first_ || num_bytes_ <= max_bytes_ || found == kNone || found == kTooMany) return found;
   path_.push_back({found, false});
   forget_all_but_path();
   const StateId kept = path_.back().state;

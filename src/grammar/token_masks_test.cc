@@ -9,6 +9,7 @@
 
 #include "grammar/grammar_test_support.h"
 #include "grammar/json_schema.h"
+#include "grammar/regex.h"
 
 namespace larder {
 namespace {
@@ -58,8 +59,15 @@ class TokenMasksTest : public testing::Test {
   std::vector<bool> masked(TokenMasks& masks, const Constraint& constraint, const GrammarState& state) const {
     const auto bits = masks.allowed(constraint, state);
     std::vector<bool> allowed;
+    if (bits.empty()) return allowed;  // that cannot be told
     for (std::size_t i = 0; i < texts_.size(); ++i) allowed.push_back(((bits[i / 64] >> (i % 64)) & 1) != 0);
     return allowed;
+  }
+
+  Constraint constraint_of_expression(const char* expression) const {
+    GrammarBuilder builder;
+    const Fragment whole = add_regex(builder, expression, RegexText::kPlain, true);
+    return {builder.finish(whole), trie_};
   }
 
   Constraint constraint_of(const char* schema) const {
@@ -155,6 +163,39 @@ TEST_F(TokenMasksTest, LongTokensOfShortStrings) {
   const std::string longest(300, 'x');  // more characters than a node of the tree counts
   take({longest, longest + "y", "\"", "x"});
   for (unsigned seed = 0; seed < 4; ++seed) compare(R"({"type": "string", "maxLength": 302})", masks, seed);
+}
+
+// As many as a small model has, of words that a text of each of these may go on with: no count is near its end.
+TEST_F(TokenMasksTest, ExpressionsThatCountBarNoWords) {
+  std::vector<std::string> texts;
+  std::mt19937 random(5);
+  for (int i = 0; i < 40'000; ++i) {
+    std::string text(random() % 2, ' ');
+    for (unsigned size = 1 + random() % 14; size > 0; --size) text += static_cast<char>('a' + random() % 26);
+    texts.push_back(text);
+  }
+  take(std::move(texts));
+  for (const char* expression : {"[a-z ]{1,200}", "([a-z ]{1,20}){1,10}", "(\\w{1,20}\\s?){1,8}", "(.{1,80}\\n?){1,5}",
+                                 "[A-Za-z ,.'-]{1,100}( [A-Za-z ,.'-]{1,100}){0,3}"}) {
+    const Constraint constraint = constraint_of_expression(expression);
+    GrammarState state(constraint.grammar);
+    TokenMasks masks;
+    for (const char byte : std::string_view("one two")) ASSERT_TRUE(state.push(static_cast<std::uint8_t>(byte)));
+    EXPECT_EQ(masked(masks, constraint, state), std::vector<bool>(texts_.size(), true)) << expression;
+  }
+}
+
+// Some tokens of all, those that come last in the order of texts among them, would be barred for no fault of theirs.
+TEST_F(TokenMasksTest, NothingIsToldWhereOneTokenHasTooManyPlaces) {
+  take({"a", "b", std::string(50, 'a'), "c"});
+  const Constraint constraint = constraint_of_expression("([a-z]{1,90}){1,90}");
+  const GrammarState state(constraint.grammar);
+  TokenMasks masks;
+  EXPECT_FALSE(masks.allowed(constraint, state).empty());
+  take({"a", "b", std::string(90, 'a'), "c"});
+  const Constraint longer = constraint_of_expression("([a-z]{1,90}){1,90}");
+  EXPECT_TRUE(masks.allowed(longer, GrammarState(longer.grammar)).empty());
+  EXPECT_TRUE(masks.allowed(longer, GrammarState(longer.grammar)).empty());
 }
 
 // A state for each text: what is found in the time that there is does not depend on what was known.

@@ -1,5 +1,6 @@
 #include "server/answer_grammar.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -263,6 +264,21 @@ TEST(AnswerGrammar, MessagesOfHarmony) {
   EXPECT_FALSE(begins(calls, marked(weather + "{\"city\": \"Be<|end|>")));
   EXPECT_TRUE(begins(calls, marked(weather) + "{\"city\": \"Be<|end|>"));
   EXPECT_FALSE(begins(json, final));
+}
+
+// It is neither whole nor cut by a length that somebody has set.
+TEST(AnswerGrammar, AnAnswerThatCannotGoOnIsAnError) {
+  TestServer server;
+  const auto ask = [&](const char* more) {
+    return server.post("/v1/completions", fmt::format(R"({{"prompt":"abc","max_tokens":200,"seed":1,{}}})", more));
+  };
+  const auto refused = ask(R"("guided_regex":"([a-z]{1,90}){80,90}")");
+  EXPECT_EQ(refused.status, 400) << refused.body;
+  EXPECT_EQ(refused.param(), "guided_regex");
+  const auto streamed = ask(R"("guided_regex":"([a-z]{1,90}){80,90}","stream":true)");
+  EXPECT_EQ(streamed.status, 200);
+  EXPECT_NE(streamed.body.find("guided_regex: the answer has come to"), std::string::npos) << streamed.body;
+  EXPECT_EQ(streamed.body.find("\"length\""), std::string::npos);
 }
 
 }  // namespace

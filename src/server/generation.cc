@@ -23,6 +23,15 @@ ApiError no_memory() {
   return {.status = 503, .code = "unavailable", .message = "there is no memory to go on with the answer; try again"};
 }
 
+ApiError stuck(const std::string& field) {
+  return {.status = 400,
+          .code = "invalid_value",
+          .message = field + ": the answer has come to where no token is known to lead on: it may be at too many places of the "
+                             "form at once, as counts within counts have them, or the model has no token for what has to "
+                             "follow; send a simpler form",
+          .param = field};
+}
+
 ApiError stopped(const char* message) { return {.status = 503, .code = "engine_stopped", .message = message}; }
 
 }  // namespace
@@ -116,6 +125,7 @@ void Generation::tell_of_interrupted() noexcept {
 
 void Generation::submit(std::vector<PreparedPrompt> prompts, const GenerationOptions& asked) {
   request_ids_.reserve(prompts.size());
+  if (asked.sampling.constraint) form_field_ = asked.format.is_text() ? "tools" : asked.format.field;  // calls are demanded
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     metrics_.count_kept_turns(prompts[i].num_kept_turns, prompts[i].num_kept_tokens);
     if (cache_log_ != nullptr) open(prompts[i], asked);
@@ -282,6 +292,7 @@ void Generation::take(Mailbox::Item item, std::string& out) {
   if (update.finish == FinishReason::kCancelled) return fail(out, stopped(kEngineStopped));
   if (update.finish == FinishReason::kLost) return fail(out, stopped(kWorkerLost));
   if (update.finish == FinishReason::kNoMemory) return fail(out, no_memory());
+  if (update.finish == FinishReason::kStuck) return fail(out, stuck(form_field_));
 
   const bool engine_ended_it = update.finish != FinishReason::kNone;
   observe(choice, update);

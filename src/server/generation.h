@@ -122,6 +122,7 @@ class Generation {
   ServerMetrics& metrics_;
   std::unique_ptr<ReplyWriter> writer_;
   ReplyOptions& options_;  // the writer's
+  std::string form_field_;  // which asks for the constraint, if there is one
   HistoryTokens* const history_;
   CacheLog* const cache_log_;
   const std::uint64_t tenant_;

@@ -93,6 +93,15 @@ def test_the_words_of_other_servers(server, extra, pattern):
         assert re.fullmatch(pattern, text) and choice.finish_reason == "stop"
 
 
+def test_one_form_in_two_words_has_one_answer(server):
+    """However many places a text is at, no token is barred that the form permits."""
+    prompt = "the quick brown fox jumps over the lazy dog and the quick brown fox"
+    texts = [server.client.completions.create(model="default", prompt=prompt, max_tokens=24, temperature=0,
+                                              extra_body={"guided_regex": regex}).choices[0].text
+             for regex in ("[a-z ]{1,200}", "([a-z ]{1,20}){1,10}")]
+    assert texts[0] == texts[1] and len(texts[0]) > 30
+
+
 @pytest.mark.parametrize("choice, names", [
     ("required", {"get_weather", "get_time"}),
     ({"type": "function", "function": {"name": "get_time"}}, {"get_time"}),

@@ -57,6 +57,7 @@ void walk(const Constraint& constraint, std::size_t seed) {
   for (int i = 0; i < kMostSteps && !state.is_over(); ++i) {
     const auto allowed = masks.allowed(constraint, state);
     CHECK(std::ranges::equal(allowed, forgetful.allowed(constraint, state)));
+    if (allowed.empty()) return;
     std::vector<TokenId> open;
     for (TokenId token = 0; token < constraint.tokens->vocab_size(); ++token) {
       if (((allowed[static_cast<std::size_t>(token) / 64] >> (token % 64)) & 1) != 0) open.push_back(token);
