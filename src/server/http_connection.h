@@ -174,7 +174,7 @@ enum class Framing { kLength, kChunked, kUntilClose };
 std::string format_head(const HttpResponse& response, bool keep_alive, Framing framing);
 std::string frame_chunk(std::string_view data);
 
-// What a stream says in place of a reply that is an error, in the style of the path that was asked for.
-std::string error_event(const HttpResponse& error, std::string_view path);
+// What a stream says in place of a reply that is an error, in the style of who asks.
+std::string error_event(const HttpResponse& error, const HttpRequest& request);
 
 }  // namespace larder

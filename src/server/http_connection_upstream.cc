@@ -195,8 +195,8 @@ Task<bool> HttpConnection::stream_from_upstream(Incoming& incoming, UpstreamExch
     context_.router.upstream()->metrics().count_received(bytes.size());
     ends.add(bytes);
     if (failure) {
-      const HttpResponse told = error_response(describe_upstream(std::move(*failure)), incoming.request.path);
-      const std::string error = error_event(told, incoming.request.path);
+      const HttpResponse told = error_response(describe_upstream(std::move(*failure)), incoming.request);
+      const std::string error = error_event(told, incoming.request);
       if (!ends.is_between()) co_return false;  // half an event: an end without an end says that it broke off
       bytes += error;
     }

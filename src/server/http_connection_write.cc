@@ -70,7 +70,7 @@ Task<bool> HttpConnection::write_events(const Incoming& incoming, std::string ev
 }
 
 Task<bool> HttpConnection::end_stream(const Incoming& incoming, const HttpResponse& failure) {
-  bool written = co_await write_events(incoming, error_event(failure, incoming.request.path));
+  bool written = co_await write_events(incoming, error_event(failure, incoming.request));
   if (written && !incoming.is_http_1_0) written = co_await write(kLastChunk);
   co_return written&& incoming.keep_alive;
 }
@@ -156,8 +156,8 @@ Task<void> HttpConnection::linger() {
   clear_deadline();
 }
 
-std::string error_event(const HttpResponse& error, std::string_view path) {
-  std::string event = style_of(path) == ApiStyle::kAnthropic ? "event: error\ndata: " : "data: ";
+std::string error_event(const HttpResponse& error, const HttpRequest& request) {
+  std::string event = error_style_of(request) == ApiStyle::kAnthropic ? "event: error\ndata: " : "data: ";
   for (const char c : error.body) {
     event += c;
     if (c == '\n') event += "data: ";  // an upstream's
