@@ -199,5 +199,5 @@ def test_what_to_do_stands_in_the_report(server):
     chat(server, RULES, "What is bread?")
     lost = server.get("/v1/cache/requests").json()["data"][0]["misses"][0]
     page = requests.get(server.url + "/", timeout=10).text
-    assert lost["reason"] == "evicted" and "--kv-size" in lost["advice"]
+    assert lost["reason"] == "evicted" and "/reset_prefix_cache" in lost["advice"]
     assert lost["advice"] not in page and "miss.advice" in page
