@@ -364,6 +364,34 @@ void expect_to_survive_any(KvTier& tier, bool may_wait) {
   }
 }
 
+// What was not taken is not counted among what waits.
+void expect_to_count_reads(KvTier& tier) {
+  const auto blocks = test_chain(1, 20);
+  put_all(tier, blocks, kBlockBytes);
+  EXPECT_EQ(count_right(tier, blocks, kBlockBytes), 20);
+  const double seconds = tier.estimate_read_seconds(0);
+  std::vector<std::byte> bytes(20 * kBlockBytes);
+  int num_taken = 0;
+  for (int i = 0; i < 600; ++i) {
+    std::promise<void> answered;
+    try {
+      const RefusingThread of_test(::pthread_self());
+      const Refusing refusing(0, SIZE_MAX, i % 3 == 0 ? 1 : 0);  // it goes on once there is some
+      is_spared = false;
+      tier.get({.blocks = blocks, .bytes = bytes, .done = [&](TierAnswer) { answered.set_value(); }});
+      is_spared = true;
+    } catch (const std::bad_alloc&) {
+      is_spared = true;
+      continue;
+    }
+    answered.get_future().wait();
+    ++num_taken;
+  }
+  EXPECT_GT(num_taken, 400);
+  EXPECT_LT(num_taken, 600);
+  EXPECT_LE(tier.estimate_read_seconds(0), seconds);
+}
+
 DiskTierConfig disk_config(const TempDir& dir) {
   DiskTierConfig config;
   config.directory = dir.path();
@@ -406,6 +434,17 @@ TEST(MemoryFaultsOfTiers, AtAnyPlaceOfARedisServer) {
   RemoteTier tier(remote_config(server), test_format(kBlockBytes));
   wait_until([&] { return tier.stats().is_on; });
   expect_to_survive_any(tier, true);
+}
+
+TEST(MemoryFaultsOfTiers, ReadsThatAreNotTaken) {
+  is_spared = true;
+  const TempDir dir;
+  DiskTier disk(disk_config(dir), test_format(kBlockBytes));
+  expect_to_count_reads(disk);
+  const RedisServer server;
+  RemoteTier remote(remote_config(server), test_format(kBlockBytes));
+  wait_until([&] { return remote.stats().is_on; });
+  expect_to_count_reads(remote);
 }
 
 }  // namespace
