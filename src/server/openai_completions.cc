@@ -74,19 +74,19 @@ class CompletionWriter final : public ChoicesWriter {
   }
 
   void write_scored(Choice& choice, const Scored& scored, std::string& out) const {
-    std::string token_logprobs, tokens, top_logprobs;
+    std::string text_offsets, token_logprobs, tokens;
     const char* comma = "";
-    out += R"({"text_offset":[)";
+    out += R"({"top_logprobs":[)";  // the longest by far, which is nowhere else meanwhile
     for_each_entry(choice, scored, [&](const Entry& entry) {
-      out += comma + std::to_string(entry.text_offset);
+      out += comma + dump_json(entry.top_logprobs);
+      text_offsets += comma + std::to_string(entry.text_offset);
       token_logprobs += comma + dump_json(entry.token_logprob);
       tokens += comma + dump_json(entry.token);
-      top_logprobs += comma + dump_json(entry.top_logprobs);
       comma = ",";
     });
+    out.append(R"(],"text_offset":[)").append(text_offsets);
     out.append(R"(],"token_logprobs":[)").append(token_logprobs);
-    out.append(R"(],"tokens":[)").append(tokens);
-    out.append(R"(],"top_logprobs":[)").append(top_logprobs).append("]}");
+    out.append(R"(],"tokens":[)").append(tokens).append("]}");
   }
 
   // The prompt's first token has no logprob: null.
