@@ -189,7 +189,6 @@ TEST(HttpStalls, AStreamThatWaitsSendsComments) {
 TEST(HttpStalls, AStreamThatIsPreparedSendsCommentsToo) {
   ServerConfig config = patient();
   config.limits.ping_interval = milliseconds(20);
-  config.drain_timeout = milliseconds(0);
   EngineConfig engine = TestServer::default_engine();
   engine.max_sequences = 1;
   engine.max_model_len = 1200;
@@ -219,7 +218,7 @@ TEST(HttpStalls, AStreamThatIsPreparedSendsCommentsToo) {
       EXPECT_TRUE(text.starts_with("HTTP/1.1 200")) << path << text;
       EXPECT_NE(text.find("text/event-stream"), text.npos) << path << text;
       EXPECT_EQ(num_of(text, "data: "), is_anthropic ? num_of(text, ping) : 0) << path << text;
-      ends_well ? running.close() : server.server().shutdown(true);
+      ends_well ? running.close() : server.engine().stop(false);
       text += waiting.receive();
       EXPECT_EQ(num_of(text, "HTTP/1.1 "), 1) << path << text;
       EXPECT_TRUE(text.ends_with("\r\n0\r\n\r\n")) << path << text;
