@@ -23,18 +23,20 @@ std::vector<std::unique_ptr<RawClient>> clients_of(const TestServer& server) {
   return clients;
 }
 
+// A reply has come by then.
+void ask_for_health(RawClient& client) {
+  client.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  client.receive("\r\n\r\n");
+}
+
 TEST(ClientMemory, IdleConnectionsTakeWhatIsPlanned) {
   if (!is_heap_known()) GTEST_SKIP() << "the heap is another's";
   const TestServer server;
-  const auto ask = [](RawClient& client) {
-    client.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    client.receive("\r\n\r\n");
-  };
   RawClient first(server.port());
-  ask(first);
+  ask_for_health(first);
   const std::int64_t before = heap_in_use();
   const auto clients = clients_of(server);
-  for (const auto& client : clients) ask(*client);
+  for (const auto& client : clients) ask_for_health(*client);
   const std::int64_t taken = heap_of_each(before);
   EXPECT_LT(taken, kConnectionBytes);
   EXPECT_GT(taken, kConnectionBytes / 8) << "the allowance is for something else";
@@ -62,18 +64,14 @@ TEST(ClientMemory, SlowConnectionsTakeWhatIsPlanned) {
   };
   for (const State& state : states) {
     const TestServer server;
-    const auto ask = [&](RawClient& client) {
-      client.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
-      client.receive("\r\n\r\n");
-    };
     RawClient first(server.port());
-    ask(first);
+    ask_for_health(first);
     const std::int64_t before = heap_in_use();
     const auto clients = clients_of(server);
-    for (const auto& client : clients) ask(*client);
+    for (const auto& client : clients) ask_for_health(*client);
     for (const std::string& piece : state.pieces) {
       for (const auto& client : clients) client->send(piece);
-      ask(first);  // by the thread that has read theirs before
+      ask_for_health(first);  // by the thread that has read theirs before
     }
     const std::int64_t taken = heap_of_each(before) - static_cast<std::int64_t>(state.num_body_bytes);
     EXPECT_LT(taken, kConnectionBytes) << state.pieces.front().size() << " and " << state.pieces.back().size();
