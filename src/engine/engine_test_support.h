@@ -42,7 +42,7 @@ inline SamplingParams greedy(int max_tokens) {
 
 inline std::map<TokenId, std::int32_t> all_of(const TokenCounts& seen) {
   std::map<TokenId, std::int32_t> all;
-  seen.for_each([&](TokenId token, std::int32_t count) { all.emplace(token, count); });
+  seen.for_each([&](TokenId token, std::int32_t count) { EXPECT_TRUE(all.emplace(token, count).second) << token; });
   return all;
 }
 

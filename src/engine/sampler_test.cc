@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/heap_test_support.h"
+#include "engine/engine_test_support.h"
 
 namespace larder {
 namespace {
@@ -236,12 +237,6 @@ TEST(Sampler, LogprobsAreOfTheModelsDistribution) {
     EXPECT_NEAR(token.best[i].logprob, logits[order[i]] - std::log(sum), 1e-5);
   }
   EXPECT_EQ(sampler.score(logits, {}, 5, 5000).best.size(), 5000u);
-}
-
-std::map<TokenId, std::int32_t> all_of(const TokenCounts& seen) {
-  std::map<TokenId, std::int32_t> all;
-  seen.for_each([&](TokenId token, std::int32_t count) { EXPECT_TRUE(all.emplace(token, count).second) << token; });
-  return all;
 }
 
 // Of tokens next to each other, far apart and alike; what was only guessed leaves nothing.
