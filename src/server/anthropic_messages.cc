@@ -50,7 +50,7 @@ class MessagesWriter final : public ReplyWriter {
     append_named_event(out, "message_stop", {{"type", "message_stop"}});
   }
 
-  void ping(std::string& out) override { append_named_event(out, "ping", {{"type", "ping"}}); }
+  void ping(std::string& out) override { append_ping_event(out); }
 
   void failure(const ApiError& error, std::string& out) override {
     append_named_event(out, "error", anthropic_error_json(error, request_id_));

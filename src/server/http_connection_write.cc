@@ -86,9 +86,9 @@ Task<void> HttpConnection::wait_for_errand(Incoming& incoming) {
   bool written = co_await begin_stream(incoming, std::move(head));
   std::string ping;
   if (is_anthropic)
-    append_named_event(ping, "ping", {{"type", "ping"}});
+    append_ping_event(ping);
   else
-    ping = ":\n\n";
+    ping = kSseComment;
   if (written) written = co_await write_events(incoming, std::move(ping));
   if (!written) disconnected_ = true;
   incoming.ping_at = std::chrono::steady_clock::now() + limits_.ping_interval;

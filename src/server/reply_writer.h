@@ -16,6 +16,7 @@
 #include "server/cache_report.h"
 #include "server/json_reader.h"
 #include "server/openai_request.h"
+#include "server/sse.h"
 #include "server/prompt.h"
 #include "tokenizer/tokenizer.h"
 
@@ -86,7 +87,7 @@ class ReplyWriter {
   // All choices have ended.
   virtual void end(std::span<const Choice> all, std::string& out) = 0;
   // Nothing was sent for a while: what keeps the connection alive.
-  virtual void ping(std::string& out) { out += ":\n\n"; }  // a comment, which readers of events pass over
+  virtual void ping(std::string& out) { out += kSseComment; }
   // In place of what is missing, end() included.
   virtual void failure(const ApiError& error, std::string& out) = 0;
 

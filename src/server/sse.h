@@ -9,6 +9,7 @@
 namespace larder {
 
 inline constexpr std::string_view kSseDone = "data: [DONE]\n\n";
+inline constexpr std::string_view kSseComment = ":\n\n";  // which readers of events pass over
 
 // JSON has no raw newline, so that an event is always one line.
 inline void append_event(std::string& out, const Json& event) {
@@ -24,5 +25,8 @@ inline void append_named_event(std::string& out, std::string_view name, const Js
   out += '\n';
   append_event(out, event);
 }
+
+// What Anthropic's streams send where nothing happens, and others' a comment.
+inline void append_ping_event(std::string& out) { append_named_event(out, "ping", {{"type", "ping"}}); }
 
 }  // namespace larder
