@@ -26,8 +26,8 @@
 #include "kernels/kernels.h"
 #include "kernels/machine_limits.h"
 #include "kv/kv_type_names.h"
-#include "model/key_calibration.h"
-#include "model/test_model.h"
+#include "model/forward/key_calibration.h"
+#include "model/forward/test_model.h"
 
 namespace larder {
 namespace {

@@ -44,9 +44,10 @@ endfunction()
 
 # larder_module(NAME DEPS...): the static library of one folder under src/ and, when tests are built,
 # NAME_test from its *_test.cc files. Sources are found by name, so that a new file needs no edit here.
-# NAME_headers is what else many of them include.
+# NAME_folders are those in the folder whose sources belong to it, NAME_headers is what else many of them include.
 function(larder_module name)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  list(TRANSFORM ${name}_folders REPLACE "(.+)" "${CMAKE_CURRENT_SOURCE_DIR}/\\1/*.cc" OUTPUT_VARIABLE patterns)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc ${patterns})
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")

@@ -19,9 +19,9 @@
 #include "engine/engine_test_support.h"
 #include "model/gguf.h"
 #include "model/vocabulary.h"
-#include "server/cache_log.h"
-#include "server/prompt.h"
-#include "tokenizer/chat_test_support.h"
+#include "server/chat/prompt.h"
+#include "server/report/cache_log.h"
+#include "tokenizer/jinja/chat_test_support.h"
 
 namespace larder {
 namespace {

@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "kv/disk_tier.h"
-#include "kv/remote_test_server.h"
-#include "kv/remote_tier.h"
-#include "kv/tier_test_support.h"
-#include "server/http_connection.h"
+#include "kv/tiers/disk_tier.h"
+#include "kv/tiers/remote_test_server.h"
+#include "kv/tiers/remote_tier.h"
+#include "kv/tiers/tier_test_support.h"
+#include "server/http/http_connection.h"
 #include "server/mailbox.h"
 #include "server/server_test_support.h"
 

@@ -5,8 +5,8 @@
 #include <cstdlib>
 
 #include "kernels/kernels.h"
-#include "model/exactness.h"
-#include "model/golden.h"
+#include "model/forward/exactness.h"
+#include "model/forward/golden.h"
 
 namespace larder {
 namespace {

@@ -14,7 +14,7 @@
 #include "engine/engine.h"
 #include "engine/engine_test_support.h"
 #include "kv/kv_type_names.h"
-#include "model/test_model.h"
+#include "model/forward/test_model.h"
 
 namespace {
 

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "engine/engine_test_support.h"
-#include "kv/disk_tier.h"
 #include "kv/kv_type_names.h"
-#include "kv/remote_test_server.h"
-#include "kv/remote_tier.h"
-#include "kv/tier_test_support.h"
+#include "kv/tiers/disk_tier.h"
+#include "kv/tiers/remote_test_server.h"
+#include "kv/tiers/remote_tier.h"
+#include "kv/tiers/tier_test_support.h"
 
 namespace larder {
 namespace {

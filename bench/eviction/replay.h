@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kv/eviction.h"
+#include "kv/cache/eviction.h"
 #include "trace.h"
 
 namespace larder {

@@ -9,7 +9,7 @@
 #include "cli/commands.h"
 #include "cli/local_client.h"
 #include "cli/runtime.h"
-#include "server/render_chat.h"
+#include "server/chat/render_chat.h"
 
 namespace larder {
 namespace {

@@ -11,7 +11,7 @@
 #include "cli/commands.h"
 #include "cli/runtime.h"
 #include "kv/kv_type_names.h"
-#include "server/server_config.h"
+#include "server/api/server_config.h"
 
 namespace larder {
 

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "cli/runtime.h"
-#include "server/server_config.h"
+#include "server/api/server_config.h"
 
 namespace larder {
 

@@ -15,11 +15,13 @@
 #include "cli/commands.h"
 #include "cli/http_get.h"
 #include "cli/runtime.h"
-#include "server/anthropic_request.h"
-#include "server/cache_log.h"
-#include "server/cache_losses.h"
-#include "server/prompt.h"
-#include "server/settle_chat.h"
+#include "server/api/anthropic_request.h"
+#include "server/chat/prompt.h"
+#include "server/chat/served_model.h"
+#include "server/chat/settle_chat.h"
+#include "server/report/cache_log.h"
+#include "server/report/cache_losses.h"
+#include "server/server_limits.h"
 #include "tokenizer/utf8.h"
 
 namespace larder {

@@ -9,7 +9,7 @@
 #include "cli/commands.h"
 #include "cli/doctor.h"
 #include "cli/server_memory.h"
-#include "server/server_config.h"
+#include "server/api/server_config.h"
 
 namespace larder {
 namespace {

@@ -13,9 +13,9 @@
 #include "cli/device.h"
 #include "cli/doctor.h"
 #include "cli/pull.h"
-#include "model/model_files.h"
+#include "model/files/model_files.h"
 #include "model/vocabulary.h"
-#include "server/render_chat.h"
+#include "server/chat/render_chat.h"
 
 namespace larder {
 namespace {

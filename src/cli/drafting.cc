@@ -9,8 +9,8 @@
 #include "cli/pull.h"
 #include "cli/runtime.h"
 #include "engine/sampler.h"
-#include "kv/kv_cache.h"
-#include "model/kernel_needs.h"
+#include "kv/cache/kv_cache.h"
+#include "model/forward/kernel_needs.h"
 #include "model/vocabulary.h"
 #include "tokenizer/same_vocabulary.h"
 

@@ -10,10 +10,10 @@
 #include "kernels/kernels.h"
 #include "kv/kv_layout.h"
 #include "kv/kv_storage.h"
+#include "model/files/model_files.h"
+#include "model/forward/transformer.h"
+#include "model/forward/weights.h"
 #include "model/model_config.h"
-#include "model/model_files.h"
-#include "model/transformer.h"
-#include "model/weights.h"
 #include "plan/plan.h"
 
 namespace larder {

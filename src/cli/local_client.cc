@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "base/error.h"
-#include "server/answer_scanner.h"
-#include "server/prompt.h"
-#include "server/tool_prompt.h"
+#include "server/answer/answer_scanner.h"
+#include "server/chat/prompt.h"
+#include "server/chat/tool_prompt.h"
 
 namespace larder {
 namespace {

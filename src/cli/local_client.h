@@ -11,7 +11,7 @@
 
 #include "cli/runtime.h"
 #include "engine/request.h"
-#include "server/server_config.h"
+#include "server/chat/served_model.h"
 
 namespace larder {
 

@@ -18,13 +18,13 @@
 #include "kernels/device.h"
 #include "kv/kv_layout.h"
 #include "kv/kv_storage.h"
+#include "model/files/model_files.h"
+#include "model/forward/transformer.h"
+#include "model/forward/weights.h"
 #include "model/model_config.h"
-#include "model/model_files.h"
-#include "model/transformer.h"
-#include "model/weights.h"
 #include "plan/plan.h"
-#include "server/server_config.h"
-#include "tokenizer/chat_template.h"
+#include "server/server_limits.h"
+#include "tokenizer/jinja/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
 namespace larder {

@@ -21,10 +21,12 @@
 #include "cli/runtime.h"
 #include "cli/server_memory.h"
 #include "cli/upstream_options.h"
-#include "server/auth.h"
-#include "server/endpoint.h"
-#include "server/http_server.h"
-#include "server/kv_event_publisher.h"
+#include "server/api/auth.h"
+#include "server/api/server_config.h"
+#include "server/chat/served_model.h"
+#include "server/http/endpoint.h"
+#include "server/http/http_server.h"
+#include "server/report/kv_event_publisher.h"
 #include "server/utf8.h"
 
 namespace larder {

@@ -3,8 +3,8 @@
 #include <optional>
 
 #include "cli/commands.h"
-#include "kv/tier_events.h"
-#include "server/upstream.h"
+#include "kv/tiers/tier_events.h"
+#include "server/upstream/upstream.h"
 
 namespace larder {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "cli/runtime.h"
 #include "cli/upstream_options.h"
-#include "server/kv_event_publisher.h"
-#include "server/server_config.h"
+#include "server/report/kv_event_publisher.h"
+#include "server/server_limits.h"
 
 namespace larder {
 

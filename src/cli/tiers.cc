@@ -11,12 +11,12 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "cli/commands.h"
-#include "kv/disk_tier.h"
-#include "kv/host_tier.h"
 #include "kv/kv_type_names.h"
-#include "kv/remote_tier.h"
-#include "kv/remote_url.h"
-#include "model/content_hash.h"
+#include "kv/tiers/disk_tier.h"
+#include "kv/tiers/host_tier.h"
+#include "kv/tiers/remote_tier.h"
+#include "kv/tiers/remote_url.h"
+#include "model/files/content_hash.h"
 
 namespace larder {
 namespace {

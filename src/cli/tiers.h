@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "cli/runtime.h"
-#include "kv/kv_tiers.h"
+#include "kv/tiers/kv_tiers.h"
 
 namespace larder {
 

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/pull.h"
-#include "model/model_files.h"
+#include "model/files/model_files.h"
 #include "model/vocabulary.h"
 #include "tokenizer/tokenizer.h"
 

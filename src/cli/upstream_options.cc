@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "server/chat/served_model.h"
 
 namespace larder {
 

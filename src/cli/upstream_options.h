@@ -6,9 +6,11 @@
 #include <optional>
 #include <string>
 
-#include "server/server_config.h"
+#include "server/upstream/upstream_config.h"
 
 namespace larder {
+
+struct ServedModel;
 
 struct UpstreamOptions {
   std::string url;           // "" = nothing leaves this server

@@ -12,7 +12,7 @@
 #include "cli/runtime.h"
 #include "cli/workers.h"
 #include "cluster/worker_server.h"
-#include "model/content_hash.h"
+#include "model/files/content_hash.h"
 #include "plan/machines.h"
 
 namespace larder {

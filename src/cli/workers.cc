@@ -9,8 +9,8 @@
 #include "base/printable.h"
 #include "cli/commands.h"
 #include "cli/runtime.h"
-#include "model/content_hash.h"
-#include "model/key_calibration.h"
+#include "model/files/content_hash.h"
+#include "model/forward/key_calibration.h"
 #include "plan/machines.h"
 
 namespace larder {

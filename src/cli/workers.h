@@ -9,7 +9,7 @@
 #include "base/thread_pool.h"
 #include "cluster/worker_links.h"
 #include "kernels/kernels.h"
-#include "model/transformer.h"
+#include "model/forward/transformer.h"
 
 namespace larder {
 

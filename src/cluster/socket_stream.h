@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "kv/remote_host.h"
+#include "kv/tiers/remote_host.h"
 
 namespace larder {
 

@@ -11,9 +11,9 @@
 #include "cluster/message_stream.h"
 #include "cluster/worker_address.h"
 #include "cluster/worker_protocol.h"
-#include "kv/remote_host.h"
-#include "model/output_split.h"
-#include "model/product_partners.h"
+#include "kv/tiers/remote_host.h"
+#include "model/forward/output_split.h"
+#include "model/forward/product_partners.h"
 
 namespace larder {
 

@@ -19,8 +19,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "cluster/worker_test_support.h"
-#include "model/exactness.h"
-#include "model/test_model.h"
+#include "model/forward/exactness.h"
+#include "model/forward/test_model.h"
 
 namespace larder {
 namespace {

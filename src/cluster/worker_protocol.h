@@ -1,7 +1,7 @@
 // What a server and its workers say to each other over TCP.
 //
 // Every message is a header of fixed size and a payload whose size it names. Those of the handshake are JSON, few and
-// small; a stage's input and its outputs are bytes whose size both ends know beforehand (model/shared_products.h), so
+// small; a stage's input and its outputs are bytes whose size both ends know beforehand (model/forward/shared_products.h), so
 // that another one is an error. Numbers are little-endian.
 //
 //     worker: Welcome              what it speaks, and a number used once
@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "model/product_partners.h"
-#include "model/shared_products.h"
+#include "model/forward/product_partners.h"
+#include "model/forward/shared_products.h"
 
 namespace larder {
 

@@ -16,8 +16,8 @@
 #include "base/hash.h"
 #include "base/printable.h"
 #include "base/start_thread.h"
-#include "model/shared_products.h"
-#include "model/weights.h"
+#include "model/forward/shared_products.h"
+#include "model/forward/weights.h"
 #include "plan/plan.h"
 
 namespace larder {

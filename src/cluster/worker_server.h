@@ -16,8 +16,8 @@
 #include "cluster/worker_address.h"
 #include "cluster/worker_protocol.h"
 #include "kernels/kernels.h"
+#include "model/files/model_files.h"
 #include "model/model_config.h"
-#include "model/model_files.h"
 
 namespace larder {
 

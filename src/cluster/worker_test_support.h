@@ -8,8 +8,8 @@
 #include "base/thread_pool.h"
 #include "cluster/worker_server.h"
 #include "kernels/kernels.h"
-#include "model/model_files.h"
-#include "model/transformer.h"
+#include "model/files/model_files.h"
+#include "model/forward/transformer.h"
 
 namespace larder {
 

@@ -15,9 +15,9 @@
 
 #include "engine/request_check.h"
 #include "engine/scheduler.h"
-#include "kv/fake_tier.h"
 #include "kv/kv_storage.h"
-#include "kv/kv_tiers.h"
+#include "kv/tiers/fake_tier.h"
+#include "kv/tiers/kv_tiers.h"
 
 namespace larder {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/types.h"
-#include "kv/block_table.h"
+#include "kv/cache/block_table.h"
 
 namespace larder {
 

@@ -10,8 +10,8 @@
 #include "engine/guessing_model.h"
 #include "engine/model_runner.h"
 #include "engine/token_drawer.h"
-#include "kv/kv_cache.h"
-#include "model/transformer.h"
+#include "kv/cache/kv_cache.h"
+#include "model/forward/transformer.h"
 
 namespace larder {
 

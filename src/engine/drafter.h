@@ -12,7 +12,7 @@
 #include "engine/draft.h"
 #include "engine/guessing_model.h"
 #include "engine/sequence.h"
-#include "kv/kv_cache.h"
+#include "kv/cache/kv_cache.h"
 
 namespace larder {
 

@@ -23,8 +23,8 @@
 #include "engine/scheduler.h"
 #include "engine/token_drawer.h"
 #include "kernels/kv_type.h"
-#include "kv/kv_cache.h"
-#include "model/transformer.h"
+#include "kv/cache/kv_cache.h"
+#include "model/forward/transformer.h"
 
 namespace larder {
 

@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "engine/engine.h"
 #include "engine/engine_test_support.h"
-#include "kv/fake_tier.h"
+#include "kv/tiers/fake_tier.h"
 
 namespace larder {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "engine/engine.h"
 #include "engine/engine_test_support.h"
-#include "model/local_partners.h"
+#include "model/forward/local_partners.h"
 
 namespace larder {
 namespace {

@@ -19,10 +19,10 @@
 #include "engine/model_runner.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
-#include "kv/kv_cache.h"
+#include "kv/cache/kv_cache.h"
 #include "kv/kv_test_support.h"
-#include "model/key_calibration.h"
-#include "model/transformer.h"
+#include "model/forward/key_calibration.h"
+#include "model/forward/transformer.h"
 
 namespace larder {
 

@@ -18,10 +18,10 @@
 #include "engine/engine.h"
 #include "engine/engine_test_support.h"
 #include "kernels/cuda/test_device.h"
-#include "kv/disk_tier.h"
-#include "kv/fake_tier.h"
-#include "kv/host_tier.h"
-#include "kv/tier_test_support.h"
+#include "kv/tiers/disk_tier.h"
+#include "kv/tiers/fake_tier.h"
+#include "kv/tiers/host_tier.h"
+#include "kv/tiers/tier_test_support.h"
 
 namespace larder {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "engine/batch.h"
 #include "kv/kv_storage.h"
-#include "model/transformer.h"
+#include "model/forward/transformer.h"
 
 namespace larder {
 

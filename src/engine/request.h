@@ -12,7 +12,7 @@
 
 #include "base/types.h"
 #include "grammar/constraint.h"
-#include "kv/miss.h"
+#include "kv/cache/miss.h"
 #include "kv/share_mark.h"
 
 namespace larder {

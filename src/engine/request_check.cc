@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "kernels/kernels.h"
-#include "kv/kv_cache.h"
+#include "kv/cache/kv_cache.h"
 
 namespace larder {
 namespace {

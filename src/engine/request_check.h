@@ -2,7 +2,7 @@
 #pragma once
 
 #include "engine/request.h"
-#include "kv/block_table.h"
+#include "kv/cache/block_table.h"
 
 namespace larder {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "model/most_running.h"
+#include "model/forward/most_running.h"
 
 namespace larder {
 namespace {

@@ -17,7 +17,7 @@
 #include "engine/request.h"
 #include "engine/sequence.h"
 #include "engine/step_pace.h"
-#include "kv/kv_cache.h"
+#include "kv/cache/kv_cache.h"
 
 namespace larder {
 

@@ -12,7 +12,7 @@
 #include "engine/request.h"
 #include "engine/token_counts.h"
 #include "grammar/grammar_state.h"
-#include "kv/block_table.h"
+#include "kv/cache/block_table.h"
 
 namespace larder {
 

@@ -8,7 +8,7 @@
 #include "engine/sampler.h"
 #include "engine/sequence.h"
 #include "grammar/token_masks.h"
-#include "model/transformer.h"
+#include "model/forward/transformer.h"
 
 namespace larder {
 

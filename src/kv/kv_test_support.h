@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "kv/kv_cache.h"
+#include "kv/cache/kv_cache.h"
 
 namespace larder {
 

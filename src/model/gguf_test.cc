@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "model/gguf_builder.h"
+#include "model/files/gguf_builder.h"
 
 namespace larder {
 namespace {

@@ -8,8 +8,8 @@
 #include <functional>
 
 #include "base/error.h"
+#include "model/forward/weights.h"
 #include "model/model_config_test_support.h"
-#include "model/weights.h"
 
 namespace larder {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "model/gguf_builder.h"
+#include "model/files/gguf_builder.h"
 #include "model/model_config.h"
 
 namespace larder {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/forward_batch.h"
+#include "model/forward/forward_batch.h"
 #include "model/model_config_test_support.h"
 
 namespace larder {

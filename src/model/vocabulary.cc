@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "model/families.h"
-#include "tokenizer/chat_template.h"
+#include "tokenizer/jinja/chat_template.h"
 #include "tokenizer/pre_tokenizer.h"
 
 namespace larder {

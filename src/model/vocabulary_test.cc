@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "model/gguf_builder.h"
-#include "tokenizer/chat_template.h"
+#include "model/files/gguf_builder.h"
+#include "tokenizer/jinja/chat_template.h"
 #include "tokenizer/vocabulary_check.h"
 
 namespace larder {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kv/kv_storage.h"
-#include "model/weights.h"
+#include "model/forward/weights.h"
 
 namespace larder {
 namespace {

@@ -4,9 +4,9 @@
 #include "base/thread_pool.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
+#include "model/forward/transformer.h"
 #include "model/gguf.h"
 #include "model/model_config.h"
-#include "model/transformer.h"
 #include "plan/step_speed.h"
 
 namespace larder {

@@ -7,7 +7,7 @@
 
 #include "base/mapped_file.h"
 #include "kernels/cuda/test_device.h"
-#include "model/gguf_builder.h"
+#include "model/files/gguf_builder.h"
 
 namespace larder {
 namespace {

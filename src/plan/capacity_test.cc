@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "kv/kv_cache.h"
+#include "kv/cache/kv_cache.h"
 #include "plan/levers.h"
 #include "plan/plan.h"
 #include "plan/published_models.h"

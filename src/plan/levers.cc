@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "kv/kv_cache.h"
+#include "kv/cache/kv_cache.h"
 
 namespace larder {
 namespace {

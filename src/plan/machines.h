@@ -10,7 +10,7 @@
 #include "base/thread_pool.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
-#include "model/transformer.h"
+#include "model/forward/transformer.h"
 #include "plan/model_shape.h"
 
 namespace larder {

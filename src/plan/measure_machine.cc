@@ -9,7 +9,7 @@
 #include "base/aligned_buffer.h"
 #include "kernels/ops.h"
 #include "kernels/packing.h"
-#include "model/weights.h"
+#include "model/forward/weights.h"
 #include "plan/machines.h"
 
 namespace larder {

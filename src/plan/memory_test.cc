@@ -6,7 +6,7 @@
 #include <fstream>
 #include <string>
 
-#include "kv/tier_test_support.h"
+#include "kv/tiers/tier_test_support.h"
 #include "plan/plan.h"
 
 namespace larder {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kv/kv_cache.h"
+#include "kv/cache/kv_cache.h"
 #include "kv/kv_layout.h"
 
 namespace larder {

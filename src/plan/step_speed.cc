@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "kv/kv_cache.h"
+#include "kv/cache/kv_cache.h"
 
 namespace larder {
 namespace {

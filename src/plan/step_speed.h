@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "kernels/kv_type.h"
-#include "kv/block_table.h"
-#include "model/most_running.h"
+#include "kv/cache/block_table.h"
+#include "model/forward/most_running.h"
 #include "plan/machines.h"
 #include "plan/model_shape.h"
 

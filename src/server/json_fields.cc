@@ -128,6 +128,15 @@ const Json* Fields::array(std::string_view name) const {
   return value;
 }
 
+std::string read_either(const Fields& fields, const char* name, const char* first, const char* second) {
+  const auto value = fields.string(name, kMaxNameBytes);
+  if (value && *value != first && *value != second) {
+    fields.fail(name, fmt::format("must be \"{}\" or \"{}\", it is \"{}\"", first, second,
+                                  shorten(*value)));
+  }
+  return value.value_or("");
+}
+
 std::vector<TokenId> read_token_ids(const Json& array, const std::string& param, int vocab_size) {
   if (!array.is_array()) {
     fail_field(param, fmt::format("must be an array of token ids, it is {}", describe_type(array)));

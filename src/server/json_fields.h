@@ -61,6 +61,9 @@ inline bool is_one_of(std::string_view value, std::initializer_list<std::string_
   return std::ranges::find(all, value) != all.end();
 }
 
+// One of two words; "" = absent.
+std::string read_either(const Fields& fields, const char* name, const char* first, const char* second);
+
 // An array of ids in [0, vocab_size).
 std::vector<TokenId> read_token_ids(const Json& array, const std::string& param, int vocab_size);
 

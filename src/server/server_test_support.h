@@ -19,7 +19,9 @@
 #include "base/check.h"
 #include "engine/engine.h"
 #include "engine/engine_test_support.h"
-#include "server/http_server.h"
+#include "server/api/server_config.h"
+#include "server/chat/served_model.h"
+#include "server/http/http_server.h"
 #include "server/json_reader.h"
 
 namespace larder {

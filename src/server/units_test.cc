@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "base/error.h"
-#include "server/auth.h"
-#include "server/endpoint.h"
+#include "server/api/auth.h"
+#include "server/api/reply_writer.h"
+#include "server/http/endpoint.h"
 #include "server/http_message.h"
 #include "server/mailbox.h"
 #include "server/memory_budget.h"
-#include "server/reply_writer.h"
+#include "server/report/stats_log.h"
 #include "server/server_test_support.h"
-#include "server/stats_log.h"
 #include "server/utf8.h"
 
 namespace larder {

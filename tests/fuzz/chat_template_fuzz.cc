@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "fuzz_target.h"
-#include "tokenizer/chat_test_support.h"
+#include "tokenizer/jinja/chat_test_support.h"
 
 namespace {
 

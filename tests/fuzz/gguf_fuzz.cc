@@ -2,10 +2,10 @@
 #include <span>
 
 #include "fuzz_target.h"
+#include "model/forward/weights.h"
 #include "model/gguf.h"
 #include "model/model_config.h"
 #include "model/vocabulary.h"
-#include "model/weights.h"
 #include "refuse_or.h"
 
 namespace {

@@ -4,11 +4,11 @@
 #include <string>
 
 #include "fuzz_target.h"
-#include "model/gguf_builder.h"
-#include "model/hf_config.h"
-#include "model/hf_json.h"
-#include "model/hf_text_part.h"
-#include "model/hf_vocabulary.h"
+#include "model/files/gguf_builder.h"
+#include "model/files/hf_config.h"
+#include "model/files/hf_json.h"
+#include "model/files/hf_text_part.h"
+#include "model/files/hf_vocabulary.h"
 #include "refuse_or.h"
 
 bool try_input(const std::uint8_t* data, std::size_t size) {

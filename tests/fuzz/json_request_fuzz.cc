@@ -6,12 +6,12 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "fuzz_target.h"
-#include "server/anthropic_request.h"
+#include "server/api/anthropic_request.h"
+#include "server/api/openai_request.h"
+#include "server/api/responses_request.h"
+#include "server/chat/response_items.h"
+#include "server/chat/tool_prompt.h"
 #include "server/json_reader.h"
-#include "server/openai_request.h"
-#include "server/response_items.h"
-#include "server/responses_request.h"
-#include "server/tool_prompt.h"
 
 namespace {
 

@@ -3,7 +3,7 @@
 #include <span>
 
 #include "fuzz_target.h"
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 #include "refuse_or.h"
 
 bool try_input(const std::uint8_t* data, std::size_t size) {

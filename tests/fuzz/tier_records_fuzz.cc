@@ -9,9 +9,9 @@
 
 #include "base/check.h"
 #include "fuzz_target.h"
-#include "kv/disk_segment.h"
-#include "kv/remote_value.h"
-#include "kv/tier_record.h"
+#include "kv/tiers/disk_segment.h"
+#include "kv/tiers/remote_value.h"
+#include "kv/tiers/tier_record.h"
 
 namespace {
 

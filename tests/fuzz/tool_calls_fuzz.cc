@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "fuzz_target.h"
-#include "server/answer_scanner.h"
+#include "server/answer/answer_scanner.h"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "fuzz_target.h"
-#include "kv/remote_url.h"
+#include "kv/tiers/remote_url.h"
 #include "server/url.h"
 #include "server/utf8.h"
 

@@ -10,9 +10,9 @@
 #include "cluster/worker_address.h"
 #include "cluster/worker_protocol.h"
 #include "fuzz_target.h"
+#include "model/files/gguf_builder.h"
+#include "model/forward/weights.h"
 #include "model/gguf.h"
-#include "model/gguf_builder.h"
-#include "model/weights.h"
 #include "refuse_or.h"
 
 namespace {

@@ -13,7 +13,7 @@
 #include "kernels/cuda/test_device.h"
 #include "kernels/ops.h"
 #include "kernels/test_util.h"
-#include "model/exactness.h"
+#include "model/forward/exactness.h"
 #include "tests/gpu/blas.h"
 
 namespace larder {

@@ -1,0 +1,286 @@
+#include "kv/tiers/remote_connection.h"
+
+#include <fmt/format.h>
+#include <hiredis/read.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/printable.h"
+#include "base/tcp_options.h"
+
+namespace larder {
+namespace {
+
+constexpr std::size_t kBufferBytes = std::size_t{256} << 10;
+constexpr std::size_t kMaxPiecesAtOnce = 64;
+constexpr std::int64_t kStopPollMs = 50;
+constexpr std::int64_t kMaxHandshakeBytes = 4096;
+
+constexpr KeepAlive kKeepAlive{.idle_s = 30, .interval_s = 10, .num_probes = 3};
+
+// What hiredis parses goes straight to the exchange's callback, so nothing is allocated for it.
+struct ReplySink {
+  const RemoteExchange* exchange;
+  int index = 0;
+};
+
+// Any pointer but null means success.
+char parsed_object;
+
+RemoteReply::Kind kind_of(int type) {
+  if (type == REDIS_REPLY_STATUS) return RemoteReply::Kind::kStatus;
+  return type == REDIS_REPLY_ERROR ? RemoteReply::Kind::kError : RemoteReply::Kind::kString;
+}
+
+void* deliver(const redisReadTask* task, const RemoteReply& reply) {
+  auto* sink = static_cast<ReplySink*>(task->privdata);
+  sink->exchange->on_reply(sink->index, reply);
+  return &parsed_object;
+}
+
+void* on_string(const redisReadTask* task, char* text, std::size_t size) {
+  return deliver(task,
+                 {.kind = kind_of(task->type), .bytes = std::as_bytes(std::span(text, size))});
+}
+
+// No command that is sent has an array for an answer.
+void* on_array(const redisReadTask*, int) { return nullptr; }
+
+void* on_integer(const redisReadTask* task, long long value) {
+  return deliver(task, {.kind = RemoteReply::Kind::kInteger, .bytes = {}, .integer = value});
+}
+
+void* on_nil(const redisReadTask* task) { return deliver(task, {}); }
+
+void on_free(void*) {}
+
+redisReplyObjectFunctions reply_functions = {on_string, on_array, on_integer, on_nil, on_free};
+
+}  // namespace
+
+// READONLY: it was demoted; MASTERDOWN: it follows one that is gone; MOVED: of a cluster, whose slots have others.
+bool RemoteReply::is_of_another() const {
+  return kind == Kind::kError &&
+         (text().starts_with("READONLY") || text().starts_with("MASTERDOWN") || text().starts_with("MOVED"));
+}
+
+struct RemoteConnection::Progress {
+  std::size_t piece = 0;         // the first that is not sent
+  std::size_t piece_offset = 0;  // and how much of it is
+  std::int64_t received_bytes = 0;
+  ReplySink sink;
+};
+
+void append_command_head(std::string& request, std::initializer_list<std::string_view> args,
+                         std::size_t tail_bytes) {
+  fmt::format_to(std::back_inserter(request), "*{}\r\n", args.size() + 1);
+  for (const std::string_view arg : args)
+    fmt::format_to(std::back_inserter(request), "${}\r\n{}\r\n", arg.size(), arg);
+  fmt::format_to(std::back_inserter(request), "${}\r\n", tail_bytes);
+}
+
+void append_command(std::string& request, std::initializer_list<std::string_view> args) {
+  fmt::format_to(std::back_inserter(request), "*{}\r\n", args.size());
+  for (const std::string_view arg : args)
+    fmt::format_to(std::back_inserter(request), "${}\r\n{}\r\n", arg.size(), arg);
+}
+
+RemoteConnection::RemoteConnection(RemoteUrl url, RemoteHost& host, const std::atomic<bool>& stop)
+    : url_(std::move(url)), host_(host), stop_(stop), buffer_(new char[kBufferBytes]) {}
+
+RemoteConnection::~RemoteConnection() { close(); }
+
+bool RemoteConnection::is_fresh(std::int64_t max_idle_ns) const {
+  return is_open() && !is_left_ && steady_now_ns() - used_ns_ < max_idle_ns;
+}
+
+void RemoteConnection::close() {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+  if (reader_) redisReaderFree(reader_);
+  reader_ = nullptr;
+}
+
+RemoteOutcome RemoteConnection::fail(RemoteOutcome outcome, std::string error) {
+  error_ = std::move(error);
+  close();
+  return outcome;
+}
+
+RemoteOutcome RemoteConnection::open(std::int64_t deadline_ns) {
+  close();
+  is_left_ = false;
+  if (const RemoteOutcome outcome = connect(deadline_ns); outcome != RemoteOutcome::kOk)
+    return outcome;
+  reader_ = redisReaderCreateWithFunctions(&reply_functions);
+  if (reader_ == nullptr) return fail(RemoteOutcome::kFailed, "no memory");
+  reader_->maxbuf = 0;  // keep what has grown to a batch's size
+  std::string request;
+  RemoteExchange handshake;
+  if (!url_.password.empty()) {
+    append_command(request, {"AUTH", url_.password});
+    ++handshake.num_replies;
+  }
+  if (url_.db != 0) {
+    append_command(request, {"SELECT", std::to_string(url_.db)});
+    ++handshake.num_replies;
+  }
+  append_command(request, {"PING"});
+  ++handshake.num_replies;
+  handshake.pieces = {std::as_bytes(std::span(request))};
+  handshake.max_reply_bytes = kMaxHandshakeBytes;
+  std::string refusal;
+  handshake.on_reply = [&](int, const RemoteReply& reply) {
+    if (reply.kind == RemoteReply::Kind::kStatus || !refusal.empty()) return;
+    if (reply.is_of_another()) host_.forget();
+    // It cannot save its data and takes no writes, and says so to PING, too; it reads all the same.
+    if (reply.kind == RemoteReply::Kind::kError && reply.text().starts_with("MISCONF")) return;
+    refusal = reply.kind == RemoteReply::Kind::kError ? printable(reply.text())
+                                                      : "not an answer to AUTH, SELECT or PING";
+  };
+  const std::int64_t start_ns = steady_now_ns();
+  const RemoteOutcome outcome = exchange(handshake, deadline_ns);
+  if (outcome != RemoteOutcome::kOk) return outcome;
+  round_trip_ns_ = steady_now_ns() - start_ns;
+  return refusal.empty() ? RemoteOutcome::kOk : fail(RemoteOutcome::kFailed, refusal);
+}
+
+RemoteOutcome RemoteConnection::connect(std::int64_t deadline_ns) {
+  const RemoteHost::Found found = host_.find(deadline_ns, stop_);
+  if (found.addresses.empty())
+    return fail(found.is_late ? RemoteOutcome::kTimeout : RemoteOutcome::kFailed, found.error);
+  const RemoteOutcome outcome = connect_to_any(found.addresses, deadline_ns);
+  // A lookup may have left it little time: what it brought is tried once more.
+  if (outcome != RemoteOutcome::kOk && found.was_known) host_.forget();
+  return outcome;
+}
+
+RemoteOutcome RemoteConnection::connect_to_any(std::span<const RemoteHost::Address> addresses,
+                                               std::int64_t deadline_ns) {
+  auto num_left = static_cast<std::int64_t>(addresses.size());
+  RemoteOutcome outcome = RemoteOutcome::kFailed;
+  for (const RemoteHost::Address& address : addresses) {
+    const std::int64_t num_to_try = num_left--;
+    fd_ = ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd_ < 0) {
+      error_ = std::strerror(errno);
+      continue;
+    }
+    set_tcp_options(fd_, kKeepAlive);
+    int error = 0;
+    if (::connect(fd_, reinterpret_cast<const sockaddr*>(&address.storage), address.size) != 0)
+      error = errno;
+    if (error == EINPROGRESS) {
+      // One that does not answer leaves the others their time.
+      const std::int64_t start_ns = steady_now_ns();
+      outcome = wait(POLLOUT, start_ns + (deadline_ns - start_ns) / num_to_try);
+      if (outcome != RemoteOutcome::kOk) continue;
+      socklen_t size = sizeof error;
+      if (::getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+    }
+    if (error == 0) return RemoteOutcome::kOk;
+    outcome = fail(RemoteOutcome::kFailed, std::strerror(error));
+  }
+  return outcome;
+}
+
+RemoteOutcome RemoteConnection::exchange(const RemoteExchange& exchange, std::int64_t deadline_ns) {
+  CHECK(is_open());
+  // What nobody asked for would be taken for the answer; and a server that is gone shows here.
+  char unasked;
+  const ssize_t size = ::recv(fd_, &unasked, 1, MSG_DONTWAIT | MSG_PEEK);
+  if (size > 0) return fail(RemoteOutcome::kFailed, "an answer that nobody asked for");
+  if (size == 0) return fail(RemoteOutcome::kFailed, "closed by the server");
+  Progress progress{.sink = {.exchange = &exchange}};
+  reader_->privdata = &progress.sink;
+  return run(exchange, progress, deadline_ns);
+}
+
+RemoteOutcome RemoteConnection::run(const RemoteExchange& exchange, Progress& progress,
+                                    std::int64_t deadline_ns) {
+  while (progress.piece < exchange.pieces.size() || progress.sink.index < exchange.num_replies) {
+    const bool has_more = progress.piece < exchange.pieces.size();
+    RemoteOutcome outcome = wait(has_more ? POLLIN | POLLOUT : POLLIN, deadline_ns);
+    if (outcome == RemoteOutcome::kOk && has_more) outcome = send_some(exchange, progress);
+    if (outcome == RemoteOutcome::kOk) outcome = receive_some(exchange, progress);
+    if (outcome != RemoteOutcome::kOk) return outcome;
+  }
+  used_ns_ = steady_now_ns();
+  return RemoteOutcome::kOk;
+}
+
+RemoteOutcome RemoteConnection::wait(short events, std::int64_t deadline_ns) {
+  while (true) {
+    const std::int64_t left_ms = (deadline_ns - steady_now_ns()) / kNsPerMs;
+    if (left_ms <= 0) return fail(RemoteOutcome::kTimeout, "no answer in time");
+    if (stop_.load(std::memory_order_relaxed)) return fail(RemoteOutcome::kTimeout, "stopped");
+    pollfd entry{.fd = fd_, .events = events, .revents = 0};
+    const int num = ::poll(&entry, 1, static_cast<int>(std::min(left_ms, kStopPollMs)));
+    if (num > 0) return RemoteOutcome::kOk;  // errors show when it is used
+    if (num < 0 && errno != EINTR) return fail(RemoteOutcome::kFailed, std::strerror(errno));
+  }
+}
+
+RemoteOutcome RemoteConnection::send_some(const RemoteExchange& exchange, Progress& progress) {
+  std::array<iovec, kMaxPiecesAtOnce> vectors;
+  std::size_t num_vectors = 0;
+  for (std::size_t i = progress.piece; i < exchange.pieces.size() && num_vectors < vectors.size();
+       ++i) {
+    const std::size_t offset = i == progress.piece ? progress.piece_offset : 0;
+    const std::span<const std::byte> piece = exchange.pieces[i].subspan(offset);
+    vectors[num_vectors++] = {.iov_base = const_cast<std::byte*>(piece.data()),
+                              .iov_len = piece.size()};
+  }
+  msghdr message{};
+  message.msg_iov = vectors.data();
+  message.msg_iovlen = num_vectors;
+  const ssize_t sent = ::sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent < 0) {
+    if (errno == EAGAIN || errno == EINTR) return RemoteOutcome::kOk;
+    return fail(RemoteOutcome::kFailed, std::strerror(errno));
+  }
+  progress.piece_offset += static_cast<std::size_t>(sent);
+  while (progress.piece < exchange.pieces.size() &&
+         progress.piece_offset >= exchange.pieces[progress.piece].size()) {
+    progress.piece_offset -= exchange.pieces[progress.piece].size();
+    ++progress.piece;
+  }
+  return RemoteOutcome::kOk;
+}
+
+RemoteOutcome RemoteConnection::receive_some(const RemoteExchange& exchange, Progress& progress) {
+  const ssize_t received = ::recv(fd_, buffer_.get(), kBufferBytes, MSG_DONTWAIT);
+  if (received < 0) {
+    if (errno == EAGAIN || errno == EINTR) return RemoteOutcome::kOk;
+    return fail(RemoteOutcome::kFailed, std::strerror(errno));
+  }
+  if (received == 0) return fail(RemoteOutcome::kFailed, "closed by the server");
+  progress.received_bytes += received;
+  if (progress.received_bytes > exchange.max_reply_bytes)
+    return fail(RemoteOutcome::kFailed, "an answer longer than asked for");
+  redisReaderFeed(reader_, buffer_.get(), static_cast<std::size_t>(received));
+  while (true) {
+    void* parsed = nullptr;
+    // A reply too many would be taken for the next exchange's, so the parser sees it only there.
+    if (progress.sink.index == exchange.num_replies) {
+      if (reader_->len > reader_->pos) return fail(RemoteOutcome::kFailed, "an answer too many");
+      return RemoteOutcome::kOk;
+    }
+    if (redisReaderGetReply(reader_, &parsed) != REDIS_OK)
+      return fail(RemoteOutcome::kFailed, fmt::format("not the protocol: {}", reader_->errstr));
+    if (!parsed) return RemoteOutcome::kOk;
+    ++progress.sink.index;
+  }
+}
+
+}  // namespace larder

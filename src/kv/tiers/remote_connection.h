@@ -1,0 +1,107 @@
+// One connection to a Redis or Valkey server, on which nothing takes longer than it may.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kv/tiers/remote_host.h"
+#include "kv/tiers/remote_url.h"
+
+struct redisReader;
+
+namespace larder {
+
+enum class RemoteOutcome {
+  kOk,
+  kTimeout,  // the deadline passed, or the caller's stop was set
+  kFailed,   // refused, closed in the middle, not the protocol, longer than asked for
+};
+
+struct RemoteReply {
+  enum class Kind { kStatus, kString, kInteger, kNil, kError };
+
+  Kind kind = Kind::kNil;
+  std::span<const std::byte> bytes;  // of status, string and error; valid in the callback only
+  std::int64_t integer = 0;
+
+  std::string_view text() const {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+  // An error of a server that is not, or no longer, the one to ask.
+  bool is_of_another() const;
+};
+
+// Commands to send at once, and what to do with their replies.
+struct RemoteExchange {
+  std::vector<std::span<const std::byte>> pieces;  // of the request, in order
+  int num_replies = 0;
+  std::int64_t max_reply_bytes = 0;  // of all replies together
+  std::function<void(int index, const RemoteReply& reply)> on_reply{};
+};
+
+// A command in the protocol's own form. The last argument's bytes may follow by themselves, with
+// "\r\n" after them: then they are not in args, and tail_bytes is their number.
+void append_command(std::string& request, std::initializer_list<std::string_view> args);
+void append_command_head(std::string& request, std::initializer_list<std::string_view> args,
+                         std::size_t tail_bytes);
+
+// Sockets that do not block, polled until a deadline; replies are parsed by hiredis as they come,
+// and only strings, numbers and errors, of a total that the caller has bounded. After any outcome
+// but kOk it is closed. Thread: one at a time.
+class RemoteConnection {
+ public:
+  // host: url's. stop: ends whatever is under way. Both must outlive the connection.
+  RemoteConnection(RemoteUrl url, RemoteHost& host, const std::atomic<bool>& stop);
+  ~RemoteConnection();
+  RemoteConnection(const RemoteConnection&) = delete;
+  RemoteConnection& operator=(const RemoteConnection&) = delete;
+
+  bool is_open() const { return fd_ >= 0; }
+  // Open, and used a short time ago: what lies between may forget one that is idle, and tell nobody.
+  // Not where leave() was called since it was opened.
+  bool is_fresh(std::int64_t max_idle_ns) const;
+  // Thread: any.
+  void leave() { is_left_ = true; }
+  // Connects, AUTH, SELECT, PING.
+  RemoteOutcome open(std::int64_t deadline_ns);
+  RemoteOutcome exchange(const RemoteExchange& exchange, std::int64_t deadline_ns);
+  void close();
+
+  // Why the last call did not end well.
+  const std::string& error() const { return error_; }
+  // How long the last PING took.
+  std::int64_t round_trip_ns() const { return round_trip_ns_; }
+
+ private:
+  struct Progress;
+
+  RemoteOutcome connect(std::int64_t deadline_ns);
+  RemoteOutcome connect_to_any(std::span<const RemoteHost::Address> addresses,
+                               std::int64_t deadline_ns);
+  RemoteOutcome run(const RemoteExchange& exchange, Progress& progress, std::int64_t deadline_ns);
+  RemoteOutcome wait(short events, std::int64_t deadline_ns);
+  RemoteOutcome send_some(const RemoteExchange& exchange, Progress& progress);
+  RemoteOutcome receive_some(const RemoteExchange& exchange, Progress& progress);
+  RemoteOutcome fail(RemoteOutcome outcome, std::string error);
+
+  const RemoteUrl url_;
+  RemoteHost& host_;
+  const std::atomic<bool>& stop_;
+  std::atomic<bool> is_left_{false};
+  int fd_ = -1;
+  redisReader* reader_ = nullptr;
+  std::unique_ptr<char[]> buffer_;  // between the socket and the parser
+  std::string error_;
+  std::int64_t round_trip_ns_ = 0;
+  std::int64_t used_ns_ = 0;
+};
+
+}  // namespace larder

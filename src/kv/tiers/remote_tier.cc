@@ -1,0 +1,270 @@
+#include "kv/tiers/remote_tier.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/start_thread.h"
+#include "kv/tiers/remote_value.h"
+
+namespace larder {
+namespace {
+
+constexpr std::int64_t kMaxTouchIntervalNs = 60 * kNsPerSecond;
+constexpr std::size_t kMaxTouches = 1 << 18;  // 10 MiB; 4 million tokens that are in use
+constexpr std::int64_t kSlowestBytesPerMs = 50'000;
+constexpr std::int64_t kMaxBatch = 64;
+constexpr std::size_t kMaxPrefix = 64;
+constexpr int kMaxCompressionLevel = 19;
+
+const RemoteTierConfig& validated(const RemoteTierConfig& config) {
+  const auto is_allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.' || c == ':';
+  };
+  const std::string& prefix = config.key_prefix;
+  if (prefix.empty() || prefix.size() > kMaxPrefix ||
+      !std::all_of(prefix.begin(), prefix.end(), is_allowed))
+    throw_invalid("remote tier: the key prefix must be 1 to {} letters, digits or -_.:",
+                  kMaxPrefix);
+  if (config.compression_level < 0 || config.compression_level > kMaxCompressionLevel)
+    throw_invalid("remote tier: the compression level must be 0 to {}", kMaxCompressionLevel);
+  if (config.ttl_seconds < 0) throw_invalid("remote tier: the time to live must not be negative");
+  return config;
+}
+
+}  // namespace
+
+RemoteTier::RemoteTier(const RemoteTierConfig& config, const TierFormat& format)
+    : config_(validated(config)),
+      format_(format),
+      url_(parse_remote_url(config.url)),
+      max_value_bytes_(max_remote_value_bytes(format.block_size_bytes)),
+      host_(url_.host, url_.port),
+      read_connection_(url_, host_, stop_reads_),
+      write_connection_(url_, host_, stop_writes_),
+      staging_(format.block_size_bytes, config.staging_size_bytes),
+      read_rate_(kAssumedSecondsPerByte) {
+  probe();
+  batch_.reserve(blocks_per_batch());
+  touched_.reserve(kMostTouchesAtOnce);
+  writer_ = start_thread("that writes to the remote tier", [this] { write_loop(); });
+  try {
+    reader_ = start_thread("that reads from the remote tier", [this] { read_loop(); });
+  } catch (...) {
+    end();
+    throw;
+  }
+}
+
+RemoteTier::~RemoteTier() { end(); }
+
+bool RemoteTier::end() {
+  if (!writer_.joinable()) return true;
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    drain_until_ns_ = steady_now_ns() + config_.drain_ms * kNsPerMs;
+  }
+  stop_reads_ = true;
+  read_wake_.notify_all();
+  write_wake_.notify_all();
+  if (reader_.joinable()) reader_.join();
+  {
+    std::unique_lock lock(mutex_);
+    write_wake_.wait_for(lock, std::chrono::milliseconds(config_.drain_ms),
+                         [this] { return writer_ended_; });
+  }
+  stop_writes_ = true;
+  writer_.join();
+  return true;
+}
+
+bool RemoteTier::put(const TierBlock& block, std::span<const std::byte> bytes) {
+  CHECK(static_cast<std::int64_t>(bytes.size()) == format_.block_size_bytes, bytes.size());
+  int buffer;
+  {
+    const std::lock_guard lock(mutex_);
+    if (staging_.find(BlockKey(block.digest, block.group))) return true;
+    const bool takes = is_on_ && steady_now_ns() >= no_writes_until_ns_;
+    const auto reserved = takes ? staging_.reserve() : std::optional<int>();
+    if (!reserved) return false;
+    buffer = *reserved;
+  }
+  std::memcpy(staging_.bytes(buffer).data(), bytes.data(), bytes.size());
+  {
+    const std::lock_guard lock(mutex_);
+    staging_.enqueue(buffer, block);
+    gone_.erase(BlockKey(block.digest, block.group));
+  }
+  write_wake_.notify_one();
+  return true;
+}
+
+bool RemoteTier::touch(const TierBlock& block) {
+  const BlockKey key(block.digest, block.group);
+  {
+    const std::lock_guard lock(mutex_);
+    if (gone_.erase(key) > 0) return false;
+    if (!is_on_ || staging_.find(key) || touches_.size() >= kMaxTouches) return true;
+    touches_.push_back({block.digest, block.group});
+  }
+  write_wake_.notify_one();
+  return true;
+}
+
+// Often enough that no block in use outlives its time there.
+std::int64_t RemoteTier::touch_interval_ns() const {
+  return config_.ttl_seconds == 0
+             ? kMaxTouchIntervalNs
+             : std::min(kMaxTouchIntervalNs, config_.ttl_seconds * kNsPerSecond / 4);
+}
+
+TierPresence RemoteTier::presence(const TierBlock&) const {
+  const std::lock_guard lock(mutex_);
+  return is_on_ ? TierPresence::kUnknown : TierPresence::kAbsent;
+}
+
+bool RemoteTier::has_lost(const TierBlock& block) const {
+  const std::lock_guard lock(mutex_);
+  return gone_.contains(BlockKey(block.digest, block.group));
+}
+
+void RemoteTier::get(TierRead read) {
+  CHECK(
+      read.bytes.size() == read.blocks.size() * static_cast<std::size_t>(format_.block_size_bytes),
+      read.bytes.size());
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_on_ && reads_.size() < static_cast<std::size_t>(config_.max_queued_reads)) {
+      const auto num_blocks = static_cast<std::int64_t>(read.blocks.size());
+      reads_.push_back(std::move(read));
+      num_queued_blocks_ += num_blocks;
+      read_wake_.notify_one();
+      return;
+    }
+    ++stats_.num_missed;
+  }
+  read.done({.num_found = 0, .is_faulty = true});
+}
+
+double RemoteTier::estimate_read_seconds(std::int64_t num_blocks) const {
+  const std::lock_guard lock(mutex_);
+  if (!is_on_) return kOffSeconds;
+  const auto num_bytes =
+      static_cast<double>((num_blocks + num_queued_blocks_) * format_.block_size_bytes);
+  return round_trip_seconds_ + num_bytes * read_rate_.seconds_per_byte(steady_now_ns());
+}
+
+TierStats RemoteTier::stats() const {
+  const std::lock_guard lock(mutex_);
+  TierStats stats = stats_;
+  stats.num_pending = staging_.num_pending();
+  stats.is_on = is_on_ && steady_now_ns() >= no_writes_until_ns_;
+  return stats;
+}
+
+// With a deadline of its own. A connection that the server closed since it was last used is opened
+// again, once.
+RemoteOutcome RemoteTier::exchange(RemoteConnection& connection, const RemoteExchange& exchange,
+                                   std::int64_t request_bytes) {
+  const std::int64_t timeout_ms =
+      config_.batch_timeout_ms + (request_bytes + exchange.max_reply_bytes) / kSlowestBytesPerMs;
+  bool any_reply = false;
+  bool is_elsewhere = false;
+  RemoteExchange watched = exchange;
+  watched.on_reply = [&](int index, const RemoteReply& reply) {
+    any_reply = true;
+    is_elsewhere = is_elsewhere || reply.is_of_another();
+    exchange.on_reply(index, reply);
+  };
+  RemoteOutcome outcome = RemoteOutcome::kFailed;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    if (!connection.is_fresh(config_.max_idle_ms * kNsPerMs)) connection.close();
+    const bool was_open = connection.is_open();
+    outcome = was_open ? RemoteOutcome::kOk
+                       : connection.open(steady_now_ns() + config_.connect_timeout_ms * kNsPerMs);
+    const std::int64_t start_ns = steady_now_ns();
+    if (outcome == RemoteOutcome::kOk)
+      outcome = connection.exchange(watched, start_ns + timeout_ms * kNsPerMs);
+    if (outcome == RemoteOutcome::kOk) {
+      // The PING that put it on may have come at a slow moment.
+      const double seconds = static_cast<double>(steady_now_ns() - start_ns) / kNsPerSecond;
+      const std::lock_guard lock(mutex_);
+      round_trip_seconds_ = std::min(round_trip_seconds_, seconds);
+    }
+    if (outcome != RemoteOutcome::kFailed || !was_open || any_reply) break;
+  }
+  if (is_elsewhere) leave_server();
+  if (outcome != RemoteOutcome::kOk)
+    turn_off(outcome, connection.error(), &connection == &read_connection_ ? read_pause_ns_ : write_pause_ns_);
+  return outcome;
+}
+
+std::string RemoteTier::key_of(const TierBlock& block) const {
+  return remote_key(config_.key_prefix, format_, block);
+}
+
+std::size_t RemoteTier::blocks_per_batch() const {
+  return static_cast<std::size_t>(
+      std::clamp(config_.batch_size_bytes / max_value_bytes_, std::int64_t{1}, kMaxBatch));
+}
+
+void RemoteTier::turn_off(RemoteOutcome outcome, const std::string& reason, std::int64_t& pause_ns) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (stop_) return;
+    ++(outcome == RemoteOutcome::kTimeout ? stats_.num_timeouts : stats_.num_io_errors);
+    const bool was_probe = !is_on_ && steady_now_ns() >= probe_at_ns_;
+    if (!is_on_ && !was_probe) return;
+    is_on_ = false;
+    pause_ns = std::clamp(2 * pause_ns, config_.first_retry_ms * kNsPerMs,
+                          config_.max_retry_ms * kNsPerMs);
+    probe_at_ns_ = steady_now_ns() + pause_ns;
+    if (was_probe) return;
+  }
+  write_wake_.notify_one();
+  spdlog::warn("remote tier {}: off: {}", url_.display(), reason);
+}
+
+// Its work was given up, in the middle of an answer, perhaps.
+void RemoteTier::rest_without_memory(RemoteConnection& connection, std::int64_t& pause_ns) {
+  connection.close();
+  try {
+    turn_off(RemoteOutcome::kFailed, "no memory", pause_ns);
+  } catch (const std::bad_alloc&) {
+    // For the log's line there was none either; it is off.
+  }
+}
+
+// After a failover its name means another one, and it goes on answering: both connections are opened anew.
+void RemoteTier::leave_server() {
+  {
+    const std::lock_guard lock(mutex_);
+    const std::int64_t now_ns = steady_now_ns();
+    if (now_ns < stay_until_ns_) return;
+    stay_until_ns_ = now_ns + config_.max_retry_ms * kNsPerMs;
+  }
+  host_.forget();
+  read_connection_.leave();
+  write_connection_.leave();
+}
+
+void RemoteTier::stop_writes(const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    no_writes_until_ns_ = steady_now_ns() + config_.max_retry_ms * kNsPerMs;
+  }
+  spdlog::warn("remote tier {}: no writes for {} ms: {}", url_.display(), config_.max_retry_ms,
+               reason);
+}
+
+}  // namespace larder

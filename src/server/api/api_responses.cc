@@ -1,0 +1,285 @@
+// Router's handlers of OpenAI's Responses API.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "server/api/item_page.h"
+#include "server/api/responses_writer.h"
+#include "server/api/router.h"
+#include "server/chat/response_items.h"
+#include "server/json_fields.h"
+#include "server/url.h"
+
+namespace larder {
+namespace {
+
+[[noreturn]] void fail_not_found(const char* what, const std::string& id, const char* param) {
+  throw Error(ErrorKind::kNotFound,
+              fmt::format("{}: there is no {} \"{}\"; it was never stored, deleted, or dropped when "
+                          "the store was full",
+                          param, what, shorten(id)),
+              param);
+}
+
+std::size_t num_bytes_of(const std::vector<ItemPtr>& items) {
+  std::size_t num_bytes = 0;
+  for (const ItemPtr& item : items) num_bytes += item->num_bytes;
+  return num_bytes;
+}
+
+// The prompt has a copy of each item.
+void require_size(const std::vector<ItemPtr>& conversation, std::size_t max_bytes) {
+  const std::size_t num_bytes = num_bytes_of(conversation);
+  if (num_bytes <= max_bytes) return;
+  fail_field("conversation",
+             fmt::format("its items have {} bytes, at most {} may be gone on with; delete items of it, or begin anew, "
+                         "with what matters of them as input",
+                         num_bytes, max_bytes));
+}
+
+// The prompt is made of the items; only those that will be stored have to wait for the answer.
+void drop_unkept(ResponseDraft& draft) {
+  if (!draft.keeps_response) {
+    draft.previous.reset();
+    draft.context.clear();
+  }
+  if (draft.store == nullptr) draft.input.clear();
+}
+
+// What chat's reader found wrong with a message, as said of the item that it is made of.
+[[noreturn]] void fail_item(const Error& error, const ItemChat& chat,
+                            const std::vector<ItemPtr>& items, const ResponsesRequest& request) {
+  constexpr std::string_view kMessage = "messages[";
+  const std::string& param = error.param();
+  if (!param.starts_with(kMessage)) throw;
+  std::size_t message = 0;
+  std::from_chars(param.data() + kMessage.size(), param.data() + param.size(), message);
+  const std::string& id = items.at(chat.item_of.at(message))->id();
+  const auto sent = std::ranges::find(request.input, id, [](const Json& item) {
+    return item["id"].get_ref<const std::string&>();
+  });
+  std::string name = request.conversation_id.empty() ? "previous_response_id" : "conversation";
+  if (sent != request.input.end()) name = fmt::format("input[{}]", sent - request.input.begin());
+  const std::string_view reason = std::string_view(error.message()).substr(param.size());
+  throw Error(error.kind(), fmt::format("{}{}", name, reason), name);
+}
+
+std::string response_id(const HttpRequest& request) {
+  return path_values("/v1/responses/{id}", request.path).at(0);
+}
+
+}  // namespace
+
+// A request, with all that it refers to.
+struct Router::ResponsePlan {
+  ResponsesRequest parsed;
+  ChatRequest chat;
+  ResponseDraft draft;
+  std::string told_summary;  // the last one that is among the items, and with what it is kept
+  Json told_first_kept;
+  std::string system_items;  // see ItemChat
+
+  // An item for what was dropped since the last one that the client has; else null.
+  Json compaction(const HistoryReport& report) const {
+    const std::string& summary = report.summary.text;
+    if (report.kept.is_null() || summary.empty()) return {};
+    // The summary alone does not tell: more turns may be summed up in the same words.
+    if (summary == told_summary && first_kept(report.kept) == told_first_kept) return {};
+    Json kept = report.kept;
+    // Each request brings its own instructions.
+    if (!system_items.empty()) {
+      kept[0]["content"] = system_items;
+    } else if (!parsed.instructions.empty()) {
+      kept.erase(0);
+    }
+    return make_compaction(summary, kept);
+  }
+};
+
+std::string Router::owner_of(const HttpRequest& request) const {
+  return derive_salt(keys_.empty() ? std::nullopt : key_of(request), {});
+}
+
+std::vector<ItemPtr> Router::make_items(const std::string& owner, const std::vector<Json>& items,
+                                        const std::string& param,
+                                        const std::vector<ItemPtr>& history) const {
+  std::set<std::string> wanted;
+  for (const Json& item : items) {
+    if (is_reference(item)) wanted.insert(item["id"].get<std::string>());
+  }
+  // The store need not have them any more: a chain lives as long as its last response.
+  std::set<std::string> known;
+  for (const ItemPtr& item : history) {
+    if (wanted.erase(item->id()) > 0) known.insert(item->id());
+  }
+  std::map<std::string, ItemPtr> found;
+  for (ItemPtr& item : sessions_->find_items(owner, wanted)) found[item->id()] = item;
+  // A prompt has a copy of each, and a few bytes ask for one.
+  std::size_t num_bytes = 0;
+  for (const auto& [id, item] : found) num_bytes += item->num_bytes;
+  if (num_bytes > sessions_->max_chain_bytes()) {
+    fail_field(param, fmt::format("the items that it refers to have {} bytes, at most {} may be referred to at once; "
+                                  "leave some out",
+                                  num_bytes, sessions_->max_chain_bytes()));
+  }
+  std::vector<ItemPtr> made;
+  made.reserve(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (!is_reference(items[i])) {
+      made.push_back(make_item(items[i]));
+      continue;
+    }
+    const auto id = items[i]["id"].get<std::string>();
+    if (known.contains(id)) continue;
+    const auto item = found.find(id);
+    if (item == found.end()) {
+      const std::string path = fmt::format("{}[{}].id", param, i);
+      fail_not_found("item", id, path.c_str());
+    }
+    if (item->second == nullptr) {
+      fail_field(fmt::format("{}[{}].id", param, i),
+                 fmt::format("item \"{}\" is referred to before; refer to it once", shorten(id)));
+    }
+    made.push_back(std::exchange(item->second, nullptr));
+  }
+  return made;
+}
+
+void Router::hold(ResponseDraft& draft) const {
+  const std::size_t num_bytes = memory_of(draft.echo) + num_bytes_of(draft.input);
+  draft.share = std::make_unique<BudgetShare>(*drafts_);
+  // One too large for all of it goes alone.
+  const std::size_t most = config_.limits.max_total_draft_bytes;
+  if (draft.share->grow(std::min(num_bytes, most))) return;
+  throw Error(ErrorKind::kUnavailable,
+              fmt::format("input: the requests being answered hold {} bytes of inputs already; try "
+                          "again",
+                          drafts_->used()),
+              "input");
+}
+
+Router::ResponsePlan Router::plan_response(const HttpRequest& request,
+                                           ResponsesRequest parsed) const {
+  require_model(parsed.options.model);
+  ResponseDraft draft;
+  draft.owner = owner_of(request);
+  std::vector<ItemPtr> items;
+  if (const std::string& id = parsed.previous_response_id; !id.empty()) {
+    draft.previous = sessions_->find_response(draft.owner, id);
+    if (draft.previous == nullptr) fail_not_found("response", id, "previous_response_id");
+    if (!sessions_->may_be_followed(*draft.previous))
+      throw Error(ErrorKind::kInvalidArgument,
+                  fmt::format("previous_response_id: it and the responses before it have {} bytes, at most {} may be gone on "
+                              "with; begin anew, with what matters of them as input",
+                              draft.previous->num_chain_bytes, sessions_->max_chain_bytes()),
+                  "previous_response_id");
+    items = draft.previous->history();
+  } else if (!parsed.conversation_id.empty()) {
+    const ConversationPtr conversation =
+        sessions_->find_conversation(draft.owner, parsed.conversation_id);
+    if (conversation == nullptr) {
+      fail_not_found("conversation", parsed.conversation_id, "conversation");
+    }
+    require_size(conversation->items, sessions_->max_chain_bytes());
+    if (conversation->items.size() + parsed.input.size() >= kMaxConversationItems) {
+      fail_field("conversation", fmt::format("it has {} items, at most {} are kept; delete some or begin another",
+                                             conversation->items.size(), kMaxConversationItems));
+    }
+    require_new_ids(parsed.input, conversation->items, References::kArePassedOver, "input");
+    draft.conversation_id = parsed.conversation_id;
+    draft.context = conversation->items;
+    items = conversation->items;
+  }
+  draft.input = make_items(draft.owner, parsed.input, "input", items);
+  items.insert(items.end(), draft.input.begin(), draft.input.end());
+  draft.prewarms = parsed.prewarms;
+  draft.wants_logprobs = parsed.wants_logprobs;
+  draft.keeps_response = parsed.stores;
+  if (parsed.stores || !draft.conversation_id.empty()) draft.store = sessions_.get();
+  draft.echo = std::move(parsed.echo);
+  draft.tool_names = std::move(parsed.tool_names);
+  drop_unkept(draft);
+  hold(draft);
+
+  ItemChat spelled = to_chat(parsed.instructions, items, draft.tool_names);
+  if (spelled.messages.empty()) {
+    fail_field("input", "there is nothing to answer; send a message");
+  }
+  ChatRequest chat;
+  chat.options = parsed.options;
+  Json body = {{"messages", std::move(spelled.messages)}};
+  body["tools"] = std::move(parsed.tools);
+  body["chat_template_kwargs"] = std::move(parsed.template_kwargs);
+  const Json& reasoning = draft.echo["reasoning"];
+  if (reasoning.is_object() && reasoning.contains("effort")) body["reasoning_effort"] = reasoning["effort"];
+  try {
+    read_chat_prompt(body, chat);
+  } catch (const Error& error) {
+    fail_item(error, spelled, items, parsed);
+  }
+  for (std::size_t i = 0; i < chat.messages.size(); ++i) chat.messages[i].sent_as = spelled.sent_as[i];
+  chat.known_turns = std::move(spelled.known_turns);
+  chat.summary = std::move(spelled.summary);
+  return {std::move(parsed), std::move(chat), std::move(draft), std::move(spelled.told_summary),
+          std::move(spelled.told_first_kept), std::move(spelled.system_items)};
+}
+
+Reply Router::create_response(const HttpRequest& request, Mailbox::Wake wake) const {
+  Json body = parse_body(request);
+  const UpstreamRoute route = find_upstream(request, body);
+  if (route.named != nullptr) return go_upstream(request, route, UpstreamReason::kNamed);
+  ResponsePlan plan = plan_response(request, parse_responses_request(std::exchange(body, {}), rules()));
+  GenerationJob job = prepare_job(request, plan.chat);
+  job.keeps_answer = true;
+  if (job.history_report && plan.parsed.compacts) {
+    plan.draft.compaction = plan.compaction(*job.history_report);
+  }
+  job.writer = make_responses_writer(model_.name, model_.tokenizer, std::move(plan.draft));
+  job.options = std::move(plan.chat.options);
+  keep_next_turn(std::move(plan.chat), job);
+  return generate(request, std::move(job), std::move(wake));
+}
+
+Reply Router::count_input_tokens(const HttpRequest& request, Mailbox::Wake) const {
+  ResponsePlan plan =
+      plan_response(request, parse_responses_request(parse_body(request), rules(), true));
+  settle_chat(request, salt_of(request, plan.chat.options), plan.chat);
+  const std::size_t num_tokens = tokens_of_any_number(std::move(plan.chat), model_).size();
+  return {json_response(
+              Json::object({{"object", "response.input_tokens"}, {"input_tokens", num_tokens}})),
+          nullptr};
+}
+
+Reply Router::get_response(const HttpRequest& request, Mailbox::Wake) const {
+  if (query_parameter(request.query, "stream") == "true") {
+    fail_field("stream", "a stored response is not streamed again; leave it out");
+  }
+  const std::string id = response_id(request);
+  const ResponsePtr response = sessions_->find_response(owner_of(request), id);
+  if (response == nullptr) fail_not_found("response", id, "response_id");
+  return {json_response(response->body), nullptr};
+}
+
+Reply Router::delete_response(const HttpRequest& request, Mailbox::Wake) const {
+  const std::string id = response_id(request);
+  if (!sessions_->remove_response(owner_of(request), id)) {
+    fail_not_found("response", id, "response_id");
+  }
+  return {json_response(Json::object({{"id", id}, {"object", "response"}, {"deleted", true}})),
+          nullptr};
+}
+
+Reply Router::list_input_items(const HttpRequest& request, Mailbox::Wake) const {
+  const std::string id = path_values("/v1/responses/{id}/input_items", request.path).at(0);
+  const ResponsePtr response = sessions_->find_response(owner_of(request), id);
+  if (response == nullptr) fail_not_found("response", id, "response_id");
+  return {json_response(page_of(response->input, request.query)), nullptr};
+}
+
+}  // namespace larder

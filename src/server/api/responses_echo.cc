@@ -1,0 +1,89 @@
+#include "server/api/responses_echo.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "server/json_fields.h"
+
+namespace larder {
+namespace {
+
+constexpr std::size_t kMaxDescriptionBytes = std::size_t{64} << 10;  // of what the prompt does not show
+
+Json echoed_function(const Json& tool) {
+  return known_members(tool, {"type", "name", "description", "parameters", "strict"});
+}
+
+Json echoed_namespace(const Json& tool, const std::string& path) {
+  (void)Fields(tool, path).string("description", kMaxDescriptionBytes);
+  Json echoed = known_members(tool, {"type", "name", "description"});
+  echoed["tools"] = Json::array();
+  for (const Json& function : tool["tools"]) echoed["tools"].push_back(echoed_function(function));
+  return echoed;
+}
+
+}  // namespace
+
+Json known_members(const Json& object, std::initializer_list<std::string_view> names) {
+  Json known = Json::object();
+  for (const auto& [name, value] : object.items()) {
+    if (std::ranges::find(names, std::string_view(name)) != names.end()) known[name] = value;
+  }
+  return known;
+}
+
+Json echoed_tools(const Json& tools) {
+  Json echoed = Json::array();
+  for (std::size_t i = 0; i < tools.size(); ++i) {
+    const Json& tool = tools[i];
+    if (tool["type"] == "namespace") {
+      echoed.push_back(echoed_namespace(tool, fmt::format("tools[{}]", i)));
+    } else if (tool["type"] == "function") {
+      echoed.push_back(echoed_function(tool));
+    } else {
+      echoed.push_back(known_members(tool, {"type", "external_web_access"}));
+    }
+  }
+  return echoed;
+}
+
+Json echoed_choice(const Json* asked, const ToolChoice& choice) {
+  if (asked == nullptr) return "auto";
+  if (!asked->is_object()) return *asked;
+  Json echoed = {{"type", (*asked)["type"]}};
+  if (!choice.is_restricted) return echoed;
+  if (choice.is_one_call) {
+    echoed["name"] = *choice.names.begin();
+    return echoed;
+  }
+  echoed["mode"] = choice.has_to_call() ? "required" : "auto";
+  echoed["tools"] = Json::array();
+  for (const std::string& name : choice.names) echoed["tools"].push_back({{"type", "function"}, {"name", name}});
+  return echoed;
+}
+
+Json echoed_format(const Json& format) {
+  if (format["type"] == "text") return known_members(format, {"type"});
+  const auto inner = format.find("json_schema");  // chat's shape, which is taken, too
+  const bool is_flat = inner == format.end();
+  const Fields fields(is_flat ? format : *inner, is_flat ? "text.format" : "text.format.json_schema");
+  (void)fields.string("name", kMaxNameBytes);
+  (void)fields.string("description", kMaxDescriptionBytes);
+  Json echoed = {{"type", format["type"]}};
+  echoed.update(known_members(is_flat ? format : *inner, {"name", "description", "schema", "strict"}));
+  return echoed;
+}
+
+Json written_members(const Json& object) {
+  Json written = Json::object();
+  for (const auto& [name, value] : object.items()) {
+    const std::string text = dump_json(value);
+    written[name] = written_json({text.begin(), text.end()});
+  }
+  return written;
+}
+
+}  // namespace larder
