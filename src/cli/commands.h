@@ -9,7 +9,6 @@
 namespace larder {
 
 class Runtime;
-struct ServerConfig;
 
 void add_serve_command(CLI::App& app);
 void add_worker_command(CLI::App& app);
@@ -32,10 +31,6 @@ CLI::Validator not_empty();
 
 // --temperature, --top-p, ... and -n, on a command.
 void add_sampling_options(CLI::App& command, SamplingParams& sampling);
-
-// Where a server listens and whom it lets in: --host, --port, --api-key, --api-key-file and --open, on a
-// command. The port becomes 8080.
-void add_listen_options(CLI::App& command, ServerConfig& server, std::string& api_key_file);
 
 // The lines that every start prints: machine, model, plan.
 void print_start(const Runtime& runtime);

@@ -11,7 +11,6 @@
 #include "cli/commands.h"
 #include "cli/runtime.h"
 #include "kv/kv_type_names.h"
-#include "server/api/server_config.h"
 
 namespace larder {
 
@@ -77,26 +76,6 @@ void add_sampling_options(CLI::App& command, SamplingParams& sampling) {
       ->capture_default_str();
   command.add_option("--seed", sampling.seed, "The same seed gives the same text")
       ->check(CLI::Validator([](std::string& text) { return why_no_seed(text); }, ""));
-}
-
-void add_listen_options(CLI::App& command, ServerConfig& server, std::string& api_key_file) {
-  server.port = 8080;
-  command.add_option("--host", server.host,
-                     "Address to listen on (default 127.0.0.1); one that others can reach needs a "
-                     "key or --open");
-  command.add_option("--port", server.port, "Port (default 8080; 0 = any free one)")
-      ->check(CLI::Range(0, 65535));
-  // One each time: a word that lies about is no key.
-  command
-      .add_option("--api-key", server.api_keys,
-                  "A key that clients must send; may be given several times")
-      ->allow_extra_args(false);
-  command
-      .add_option("--api-key-file", api_key_file,
-                  "A file of keys, one per line; KEY GROUP: keys of a group share their cache; # begins a comment")
-      ->check(not_empty());
-  command.add_flag("--open", server.allow_open_network,
-                   "Take a --host that others can reach although there is no API key");
 }
 
 void print_start(const Runtime& runtime) {

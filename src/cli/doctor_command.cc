@@ -9,16 +9,15 @@
 #include "cli/commands.h"
 #include "cli/doctor.h"
 #include "cli/server_memory.h"
-#include "server/api/server_config.h"
+#include "cli/service_options.h"
 
 namespace larder {
 namespace {
 
 struct DoctorOptions {
   RuntimeOptions runtime;
-  ServerConfig server;
+  ServiceOptions service;
   ServerMemoryOptions memory;
-  std::string api_key_file;
   bool json = false;
 };
 
@@ -88,7 +87,7 @@ void examine(const DoctorOptions& options) {
   check_machine(options.runtime, findings);
   const std::optional<std::int64_t> block_size_bytes = check_model(with_server_memory(options), findings);
   check_server_options(options.memory, findings);
-  check_port(options.server, options.api_key_file, findings);
+  check_port(options.service.server, options.service.api_key_file, findings);
   check_disk_tier(options.runtime, block_size_bytes, findings);
   check_remote_tier(options.runtime, findings);
   const bool is_well = std::ranges::none_of(
@@ -108,8 +107,9 @@ void add_doctor_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "doctor", "Looks for what would keep a server from starting, or slow it down");
   add_runtime_options(*command, options->runtime);
-  add_listen_options(*command, options->server, options->api_key_file);
+  add_listen_options(*command, options->service);
   add_server_memory_options(*command, options->memory);
+  add_unused_options(*command, [&] { add_service_options(*command, options->service); });
   command->add_flag("--json", options->json, "For programs");
   // Other examinations are subcommands of this one, each with a callback of its own.
   add_doctor_cache_command(*command);

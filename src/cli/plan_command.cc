@@ -11,6 +11,7 @@
 #include "cli/pull.h"
 #include "cli/runtime.h"
 #include "cli/server_memory.h"
+#include "cli/service_options.h"
 #include "engine/request.h"
 #include "engine/request_check.h"
 #include "kv/kv_type_names.h"
@@ -23,6 +24,7 @@ namespace {
 struct PlanCommandOptions {
   RuntimeOptions runtime;
   ServerMemoryOptions server;
+  ServiceOptions service;  // taken and not used
   Workload workload;
   bool has_prompt_len = false;  // else the workload's may be cut to what fits
   bool has_output_len = false;
@@ -252,6 +254,10 @@ void add_plan_command(CLI::App& app) {
       "What a model takes and brings: memory, context, concurrency, speed, and what to change");
   add_runtime_options(*command, options->runtime);
   add_server_memory_options(*command, options->server);
+  add_unused_options(*command, [&] {
+    add_listen_options(*command, options->service);
+    add_service_options(*command, options->service);
+  });
   command->add_option("--machine", options->machine,
                       "this one, measured, with --device cuda:0 its GPU (default); or H100, H200, A100, L4, "
                       "\"RTX 4090\"");

@@ -82,6 +82,9 @@ OF_SERVER = [("--max-connections", 1000), ("--max-body-bytes", 1 << 28), ("--kv-
              ("--upstream", "https://127.0.0.1:1/v1", "--upstream-models", "big", "--upstream-connections", 1000,
               "--upstream-key-env", "LARDER_TEST_SET_WHERE_IT_IS_SERVED"),
              ("--anticipate", "off")]
+WITHOUT_MEMORY = ["--host", "127.0.0.1", "--name", "served", "--normalise", "timestamps", "--cors", "http://app.example",
+                  "--reasoning-format", "none", "--history", "summary:1024", "--drain-seconds", 1, "--log-seconds", 0,
+                  "--api-key", "a-key"]
 TEMPLATE = pathlib.Path(__file__).parents[1] / "golden/chat_template/templates/qwen3.jinja"
 
 
@@ -101,12 +104,14 @@ def test_what_a_server_is_told_of_its_memory_counts_in_a_plan():
 def test_a_plan_and_a_server_and_the_doctor_take_the_same_line(monkeypatch):
     """And say the same of it."""
     monkeypatch.setenv("LARDER_TEST_SET_WHERE_IT_IS_SERVED", "a-key")
-    options = ["--kv-size", "64MiB", "--chat-template", TEMPLATE, *(word for words in OF_SERVER for word in words)]
+    options = ["--kv-size", "64MiB", "--chat-template", TEMPLATE, *(word for words in OF_SERVER for word in words), *WITHOUT_MEMORY]
     planned = re.search(r"at most +(.*) of bookkeeping", larder("plan", "-m", SMOLLM2, "--no-measure", *options).stdout)[1]
-    with serving(*options) as server:
+    with serving(*options, name=None) as server:
         assert f"Bookkeeping: up to {planned} more, as requests come\n" in server.lines
     checks = doctor("--port", 0, *options)
     assert checks["upstream"]["verdict"] == checks["events"]["verdict"] == checks["fit"]["verdict"] == "OK"
+    for command in "plan", "doctor":  # nobody is told of options that change nothing
+        assert "--reasoning-format" not in larder(command, "--help").stdout
 
 
 def test_the_doctor_looks_at_what_a_server_would_hold():
