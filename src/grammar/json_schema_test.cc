@@ -503,9 +503,9 @@ TEST(JsonSchema, SaysWhyNothingRemains) {
 }
 
 TEST(JsonSchema, HostileSchemasEnd) {
-  Json deep = true;
-  for (int i = 0; i < 3000; ++i) deep = {{"items", std::move(deep)}};
-  EXPECT_THROW(grammar_of_schema(deep.dump()), Error);
+  std::string deep = "true";  // as text: what prints JSON goes a stack's frames deep
+  for (int i = 0; i < 3000; ++i) deep = R"({"items":)" + deep + '}';
+  EXPECT_THROW(grammar_of_schema(deep), Error);
   EXPECT_THROW(grammar_of_schema(R"({"$ref": "#"})"), Error);
   EXPECT_THROW(grammar_of_schema(R"({"$ref": "#", "minimum": 5})"), Error);
   const std::string long_text(4'000'000, 'x');
