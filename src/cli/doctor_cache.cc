@@ -77,7 +77,7 @@ class Replay {
             .tokenizer = model_.tokenizer,
             .salt = {},
             .measure = [this](const ChatRequest& asked) { return measure_chat(asked, model_); },
-            .ask = [](const Digest&, const ChatRequest&) { return std::nullopt; },
+            .answer = [](const Digest&) { return std::nullopt; },
             .max_model_len = runtime_.plan().max_model_len},
         metrics_("replay", model_.max_model_len),
         log_(model_.tokenizer, metrics_, {}, {.max_ledger_bytes = std::size_t{1} << 30}) {}

@@ -11,8 +11,7 @@ Reply Router::messages(const HttpRequest& request, Mailbox::Wake wake) const {
   Json body = parse_body(request);
   const UpstreamRoute route = find_upstream(request, body);
   if (route.named != nullptr) return go_upstream(request, route, UpstreamReason::kNamed);
-  return here_or_upstream(request, route, wake,
-                          [&] { return messages_here(request, std::move(body), route, wake); });
+  return here_or_upstream(request, route, [&] { return messages_here(request, std::move(body), route, wake); });
 }
 
 // Every client has to give max_tokens, and gives the most that it would take: that an answer of that length has no room
@@ -23,19 +22,21 @@ Reply Router::messages_here(const HttpRequest& request, Json body, const Upstrea
   require_model(chat.options.model);
   require_short_wait(route);
   GenerationJob job = prepare_job(request, chat);
+  if (job.errand) return generate(request, std::move(job), std::move(wake));
   job.writer = make_messages_writer(model_.name);
   job.options = std::move(chat.options);
   keep_next_turn(std::move(chat), job);
   return generate(request, std::move(job), std::move(wake));
 }
 
-Reply Router::count_tokens(const HttpRequest& request, Mailbox::Wake) const {
+Reply Router::count_tokens(const HttpRequest& request, Mailbox::Wake wake) const {
   Json body = parse_body(request);
   const UpstreamRoute route = find_upstream(request, body);
   if (route.named != nullptr) return go_upstream(request, route, UpstreamReason::kNamed);
   ChatRequest chat = parse_count_tokens_request(std::move(body), rules());
   require_model(chat.options.model);
-  settle_chat(request, salt_of(request, chat.options), chat);
+  SettledChat settled;
+  if (auto errand = settle_chat(request, chat, settled)) return generate(request, *std::move(errand), std::move(wake));
   const std::size_t num_tokens = tokens_of_any_number(std::move(chat), model_).size();
   HttpResponse response = json_response(Json::object({{"input_tokens", num_tokens}}));
   response.headers.emplace_back("request-id", "req_" + make_request_id());

@@ -13,6 +13,15 @@
 namespace larder {
 namespace {
 
+// What the model wrote to a question; nullopt: the request has not asked it yet.
+std::optional<std::string> answer_to(const HttpRequest& request, const Digest& key) {
+  const auto found = request.answers.find(key);
+  if (found == request.answers.end()) return std::nullopt;
+  const Json answer = parse_json(found->second, {});
+  const Json& content = answer["choices"][0]["message"]["content"];  // null: it was a call
+  return content.is_string() ? content.get<std::string>() : std::string();
+}
+
 // What the answers took that the request asked for.
 Json usage_of_answers(const HttpRequest& request) {
   std::int64_t num_input = 0, num_cached = 0, num_output = 0;
@@ -78,34 +87,49 @@ std::string Router::salt_of(const HttpRequest& request, const GenerationOptions&
                      options.cache_salt);
 }
 
-SettledChat Router::settle_chat(const HttpRequest& request, const std::string& salt,
-                                ChatRequest& chat) const {
+std::optional<GenerationJob> Router::settle_chat(const HttpRequest& request, ChatRequest& chat,
+                                                 SettledChat& settled) const {
+  constexpr std::size_t kMaxErrands = 32;  // of one request
   const Summarizer summarizer{
       .table = *summaries_,
       .tokenizer = model_.tokenizer,
-      .salt = salt,
+      .salt = salt_of(request, chat.options),
       .measure = [&](const ChatRequest& asked) { return measure_chat(asked, model_); },
-      .ask = [&](const Digest& key, ChatRequest ask) {
-        return answer_to(request, salt, key, std::move(ask));
-      },
+      .answer = [&](const Digest& key) { return answer_to(request, key); },
+      .may_ask = request.answers.size() < kMaxErrands,
       .max_model_len = model_.max_model_len};
-  SettledChat settled = settle(chat, model_, summarizer, *history_);
+  settled = settle(chat, model_, summarizer, *history_);
+  if (SummaryQuestion* const question = settled.question()) return prepare_errand(summarizer.salt, std::move(*question));
   if (settled.history && !request.answers.empty()) {
     settled.history->summary_usage = usage_of_answers(request);
   }
-  return settled;
+  return std::nullopt;
+}
+
+GenerationJob Router::prepare_errand(std::string salt, SummaryQuestion question) const {
+  ChatRequest& chat = question.chat;
+  GenerationJob job;
+  job.errand.emplace(question.key);
+  job.salt = std::move(salt);
+  adapt_chat(chat, model_.abilities);
+  chat.known_turns = recall_turns(*history_, job.salt, chat);
+  job.prompts.push_back(prepare_chat(chat, model_));
+  job.prompts.back().origin.is_servers_own = true;
+  // Whatever clients are shown: what the model thinks of it is no answer.
+  part_thoughts(chat.options.tool_calls, job.prompts.back());
+  job.writer = make_chat_writer(model_.name, model_.tokenizer);
+  job.options = std::move(chat.options);
+  return job;
 }
 
 GenerationJob Router::prepare_job(const HttpRequest& request, ChatRequest& chat) const {
+  SettledChat settled;
+  if (auto errand = settle_chat(request, chat, settled)) {
+    errand->errand->is_for_stream = chat.options.stream;
+    return *std::move(errand);
+  }
   GenerationJob job;
   job.salt = salt_of(request, chat.options);
-  SettledChat settled;
-  try {
-    settled = settle_chat(request, job.salt, chat);
-  } catch (Errand& errand) {
-    errand.is_for_stream = chat.options.stream;
-    throw;
-  }
   for (const std::string& name : settled.normalised) metrics_.count_normalisation(name);
   job.history_report = std::move(settled.history);
   job.prompts.push_back(prepare_chat(chat, model_));
@@ -163,28 +187,6 @@ std::uint64_t Router::tenant_of(const HttpRequest& request) const {
   return key ? hash_text(to_hex(*key)) : 0;
 }
 
-std::optional<std::string> Router::answer_to(const HttpRequest& request, const std::string& salt,
-                                             const Digest& key, ChatRequest chat) const {
-  constexpr std::size_t kMaxErrands = 32;  // of one request
-  if (const auto found = request.answers.find(key); found != request.answers.end()) {
-    const Json answer = parse_json(found->second, {});
-    const Json& content = answer["choices"][0]["message"]["content"];  // null: it was a call
-    return content.is_string() ? content.get<std::string>() : std::string();
-  }
-  if (request.answers.size() >= kMaxErrands) return std::nullopt;
-  adapt_chat(chat, model_.abilities);
-  chat.known_turns = recall_turns(*history_, salt, chat);
-  GenerationJob job;
-  job.salt = salt;
-  job.prompts.push_back(prepare_chat(chat, model_));
-  job.prompts.back().origin.is_servers_own = true;
-  // Whatever clients are shown: what the model thinks of it is no answer.
-  part_thoughts(chat.options.tool_calls, job.prompts.back());
-  job.writer = make_chat_writer(model_.name, model_.tokenizer);
-  job.options = std::move(chat.options);
-  throw Errand{key, std::move(job)};
-}
-
 Reply Router::generate(const HttpRequest& request, GenerationJob job, Mailbox::Wake wake) const {
   require_room_for_logprobs(job, config_.limits);
   if (job.salt.empty()) job.salt = salt_of(request, job.options);
@@ -193,7 +195,7 @@ Reply Router::generate(const HttpRequest& request, GenerationJob job, Mailbox::W
   job.tenant = tenant_of(request);
   job.max_waiting_bytes = config_.limits.max_stream_buffer_bytes;
   if (job.history_report) job.writer->set_history(job.history_report->json());
-  Reply reply;
+  Reply reply{.errand = job.errand};
   reply.generation = Generation::start(model_, std::move(job), metrics_, std::move(wake));
   return reply;
 }
@@ -203,6 +205,7 @@ Reply Router::chat_here(const HttpRequest& request, Json body, const UpstreamRou
   require_model(chat.options.model);
   require_short_wait(route);
   GenerationJob job = prepare_job(request, chat);
+  if (job.errand) return generate(request, std::move(job), std::move(wake));
   require_room_for_answers(route, chat.options, job.prompts);
   const int num_repeats = chat.options.stream ? chat.options.n : 1;  // a reply that is whole tells it once
   job.num_repeated_bytes = require_room_for_prompts(job, chat.options, num_repeats, config_.limits);

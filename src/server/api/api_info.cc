@@ -58,14 +58,15 @@ Reply Router::one_model(const HttpRequest& request, Mailbox::Wake) const {
   return {json_response(describe_model()), nullptr};
 }
 
-Reply Router::tokenize(const HttpRequest& request, Mailbox::Wake) const {
+Reply Router::tokenize(const HttpRequest& request, Mailbox::Wake wake) const {
   const Json body = parse_body(request);
   const Fields fields(body, "");
   require_model(fields.string("model", request.body.size()).value_or(""));
   std::vector<TokenId> tokens;
   if (fields.has("messages")) {
     ChatRequest chat = parse_chat_request(body, rules());
-    settle_chat(request, salt_of(request, chat.options), chat);
+    SettledChat settled;
+    if (auto errand = settle_chat(request, chat, settled)) return generate(request, *std::move(errand), std::move(wake));
     tokens = tokens_of_any_number(std::move(chat), model_);
   } else {
     const auto prompt = fields.string("prompt", request.body.size());

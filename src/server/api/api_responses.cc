@@ -236,6 +236,7 @@ Reply Router::create_response(const HttpRequest& request, Mailbox::Wake wake) co
   if (route.named != nullptr) return go_upstream(request, route, UpstreamReason::kNamed);
   ResponsePlan plan = plan_response(request, parse_responses_request(std::exchange(body, {}), rules()));
   GenerationJob job = prepare_job(request, plan.chat);
+  if (job.errand) return generate(request, std::move(job), std::move(wake));
   job.keeps_answer = true;
   if (job.history_report && plan.parsed.compacts) {
     plan.draft.compaction = plan.compaction(*job.history_report);
@@ -246,10 +247,11 @@ Reply Router::create_response(const HttpRequest& request, Mailbox::Wake wake) co
   return generate(request, std::move(job), std::move(wake));
 }
 
-Reply Router::count_input_tokens(const HttpRequest& request, Mailbox::Wake) const {
+Reply Router::count_input_tokens(const HttpRequest& request, Mailbox::Wake wake) const {
   ResponsePlan plan =
       plan_response(request, parse_responses_request(parse_body(request), rules(), true));
-  settle_chat(request, salt_of(request, plan.chat.options), plan.chat);
+  SettledChat settled;
+  if (auto errand = settle_chat(request, plan.chat, settled)) return generate(request, *std::move(errand), std::move(wake));
   const std::size_t num_tokens = tokens_of_any_number(std::move(plan.chat), model_).size();
   return {json_response(
               Json::object({{"object", "response.input_tokens"}, {"input_tokens", num_tokens}})),

@@ -58,10 +58,10 @@ Reply Router::go_upstream(const HttpRequest& request, const UpstreamRoute& route
   return reply;
 }
 
-Reply Router::here_or_upstream(const HttpRequest& request, const UpstreamRoute& route, const Mailbox::Wake& wake,
+Reply Router::here_or_upstream(const HttpRequest& request, const UpstreamRoute& route,
                                const std::function<Reply()>& here) const {
   try {
-    return or_errand(request, wake, here);  // whose line may be full, too
+    return here();
   } catch (const Error& refusal) {
     const std::optional<UpstreamReason> reason = route.reason_after(refusal);
     if (!reason) throw;
@@ -91,15 +91,14 @@ Reply Router::chat(const HttpRequest& request, Mailbox::Wake wake) const {
   Json body = parse_body(request);
   const UpstreamRoute route = find_upstream(request, body);
   if (route.named != nullptr) return go_upstream(request, route, UpstreamReason::kNamed);
-  return here_or_upstream(request, route, wake, [&] { return chat_here(request, std::move(body), route, wake); });
+  return here_or_upstream(request, route, [&] { return chat_here(request, std::move(body), route, wake); });
 }
 
 Reply Router::completions(const HttpRequest& request, Mailbox::Wake wake) const {
   Json body = parse_body(request);
   const UpstreamRoute route = find_upstream(request, body);
   if (route.named != nullptr) return go_upstream(request, route, UpstreamReason::kNamed);
-  return here_or_upstream(request, route, wake,
-                          [&] { return complete_here(request, std::move(body), route, wake); });
+  return here_or_upstream(request, route, [&] { return complete_here(request, std::move(body), route, wake); });
 }
 
 }  // namespace larder

@@ -24,6 +24,12 @@
 
 namespace larder {
 
+// A question for the model, whose answer a request takes before it can be prepared.
+struct Errand {
+  Digest key{};
+  bool is_for_stream = false;  // whose client is to hear meanwhile that something is done
+};
+
 struct GenerationJob {
   GenerationOptions options;
   std::vector<PreparedPrompt> prompts;  // at least one
@@ -40,6 +46,7 @@ struct GenerationJob {
   std::optional<HistoryReport> history_report;  // what became of a long conversation
   std::unique_ptr<NextTurn> next_turn = nullptr;  // to be prepared once the answer is there; null = it is not
   bool keeps_answer = false;  // the writer needs Choice::text and token_ids of a stream, too
+  std::optional<Errand> errand = std::nullopt;  // that it is, rather than the request itself
 };
 
 // Two halves meet here: the engine thread, which only drops updates into the mailbox, and the

@@ -259,27 +259,11 @@ bool Router::only_reads(const HttpRequest& request) const {
   return route == nullptr || route->only_reads;
 }
 
-Reply Router::dispatch(const HttpRequest& request, const Mailbox::Wake& wake) const {
-  const Route* found = find(request);
-  if (found == nullptr) return {refuse_path(request), nullptr};
-  return or_errand(request, wake, [&] { return (this->*found->handler)(request, wake); });
-}
-
-Reply Router::or_errand(const HttpRequest& request, const Mailbox::Wake& wake,
-                        const std::function<Reply()>& handler) const {
-  try {
-    return handler();
-  } catch (Errand& errand) {
-    Reply reply = generate(request, std::move(errand.job), wake);
-    reply.errand = errand.key;
-    reply.is_for_stream = errand.is_for_stream;
-    return reply;
-  }
-}
-
 Reply Router::route(const HttpRequest& request, Mailbox::Wake wake) const {
   try {
-    return dispatch(request, wake);
+    const Route* found = find(request);
+    if (found == nullptr) return {refuse_path(request), nullptr};
+    return (this->*found->handler)(request, std::move(wake));
   } catch (const Error& error) {
     if (const char* reason = rejection_of(error)) metrics_.count_rejection(reason);
     return {error_response(to_api_error(error), request), nullptr};

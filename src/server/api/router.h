@@ -25,13 +25,12 @@ struct ResponseDraft;
 class Upstream;
 
 // Either a response that is ready, or work that will make one: in the engine, or the upstream's. With an errand the
-// engine's is done first: its body goes into the request's answers under this key, and the request is routed again.
+// engine's is done first: its body goes into the request's answers under the errand's key, and the request is routed again.
 struct Reply {
   HttpResponse response = {};
   std::shared_ptr<Generation> generation = nullptr;
-  std::optional<Digest> errand = std::nullopt;
+  std::optional<Errand> errand = std::nullopt;
   std::optional<UpstreamCall> upstream = std::nullopt;
-  bool is_for_stream = false;  // the errand, whose client is to hear meanwhile that something is done
 };
 
 // What handlers may ask about the server around them.
@@ -68,19 +67,9 @@ class Router {
  private:
   struct Route;
   static const Route kRoutes[];
-  // Thrown where a request cannot be prepared without an answer of the engine.
-  struct Errand {
-    Digest key;
-    GenerationJob job;
-    bool is_for_stream = false;
-  };
 
   std::optional<Digest> key_of(const HttpRequest& request) const;
   static const Route* find(const HttpRequest& request);
-  Reply dispatch(const HttpRequest& request, const Mailbox::Wake& wake) const;
-  // What a handler makes of it, or the errand that it wants run first.
-  Reply or_errand(const HttpRequest& request, const Mailbox::Wake& wake,
-                  const std::function<Reply()>& handler) const;
   bool allows_origin(const std::string& origin) const;
   // No web page is to read a server without keys by having its own name point to this machine.
   std::optional<HttpResponse> refuse_host(const HttpRequest& head) const;
@@ -95,7 +84,7 @@ class Router {
   UpstreamRoute find_upstream(const HttpRequest& request, const Json& body) const;
   Reply go_upstream(const HttpRequest& request, const UpstreamRoute& route, UpstreamReason reason) const;
   // What `here` makes of it, unless it goes upstream for how that refuses it.
-  Reply here_or_upstream(const HttpRequest& request, const UpstreamRoute& route, const Mailbox::Wake& wake,
+  Reply here_or_upstream(const HttpRequest& request, const UpstreamRoute& route,
                          const std::function<Reply()>& here) const;
   // As a line that is full is, where the request goes upstream rather than wait for so long.
   void require_short_wait(const UpstreamRoute& route) const;
@@ -160,19 +149,16 @@ class Router {
   void require_model(const std::string& name) const;
   // Under which the request's KV is shared.
   std::string salt_of(const HttpRequest& request, const GenerationOptions& options) const;
-  // Both may throw an Errand.
-  SettledChat settle_chat(const HttpRequest& request, const std::string& salt,
-                          ChatRequest& chat) const;
-  // A job for a chat's prompt, whose answer will be known when it comes back. Without a writer.
+  // Returns the errand that has to be run first; nullopt: the chat is settled.
+  std::optional<GenerationJob> settle_chat(const HttpRequest& request, ChatRequest& chat,
+                                           SettledChat& settled) const;
+  GenerationJob prepare_errand(std::string salt, SummaryQuestion question) const;
+  // A job for a chat's prompt, whose answer will be known when it comes back. Without a writer, unless it is an errand.
   GenerationJob prepare_job(const HttpRequest& request, ChatRequest& chat) const;
   // Keeps of the chat what its next turn may be prepared by. Once the job has its options.
   void keep_next_turn(ChatRequest chat, GenerationJob& job) const;
   // Has the engine hold the answer to what the request says of it.
   void constrain(ChatRequest& chat, bool ends_in_thought) const;
-  // The model's answer to a chat, from the request's answers; throws the Errand that brings it. nullopt:
-  // the request has asked enough.
-  std::optional<std::string> answer_to(const HttpRequest& request, const std::string& salt,
-                                       const Digest& key, ChatRequest chat) const;
   Reply generate(const HttpRequest& request, GenerationJob job, Mailbox::Wake wake) const;
 
   const ServerConfig& config_;

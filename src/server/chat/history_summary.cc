@@ -31,16 +31,19 @@ class SummaryWriter {
     summary_.text = task.chat.summary;
   }
 
-  Summary write() {
+  std::optional<SummaryQuestion> write(Summary& summary) {
     const std::vector<std::size_t>& steps = task_.steps;
     const std::size_t first = steps.size() - std::min(steps.size(), kMaxSteps);
     std::size_t step = steps.size();
     while (step > first && !recall(steps[step - 1])) --step;
     if (step == first && first > 0) leave_untold(steps[first - 1]);
     for (; step < steps.size(); ++step) {
-      while (at_ < steps[step]) advance(steps[step]);
+      while (at_ < steps[step]) {
+        if (auto question = advance(steps[step])) return question;
+      }
     }
-    return std::move(summary_);
+    summary = std::move(summary_);
+    return std::nullopt;
   }
 
  private:
@@ -66,16 +69,18 @@ class SummaryWriter {
     at_ = end;
   }
 
-  // Sums up the messages from at_ on, to end if they fit.
-  void advance(std::size_t end) {
+  // Sums up the messages from at_ on, to end if they fit, unless there is something to ask first.
+  std::optional<SummaryQuestion> advance(std::size_t end) {
     std::optional<ChatRequest> question;
     if (max_answer_ >= kLeastAnswer) question = ask_behind(end);
     if (!question && max_answer_ >= kLeastAnswer) question = ask_quoting(end);
-    if (!question) {
-      leave_untold(end);
-      return remember();
+    std::optional<std::string> answer;
+    if (question) {
+      const Digest key = key_of(end);
+      answer = summarizer_.answer(key);
+      if (!answer && summarizer_.may_ask) return SummaryQuestion{key, *std::move(question)};
+      is_lasting_ = is_lasting_ && answer;  // without one another request may get one
     }
-    std::optional<std::string> answer = summarizer_.ask(key_of(end), *std::move(question));
     const std::string_view text = answer ? trimmed(*answer) : std::string_view();
     if (text.empty()) {
       leave_untold(end);
@@ -83,9 +88,8 @@ class SummaryWriter {
       summary_.text = cut(text);
       at_ = end;
     }
-    // Without an answer another request may get one.
-    is_lasting_ = is_lasting_ && answer.has_value();
     remember();
+    return std::nullopt;
   }
 
   void remember() {
@@ -202,8 +206,8 @@ std::string quote_messages(const std::vector<ChatMessage>& messages, std::size_t
   return text;
 }
 
-Summary sum_up(const SummaryTask& task, const Summarizer& summarizer) {
-  return SummaryWriter(task, summarizer).write();
+std::optional<SummaryQuestion> sum_up(const SummaryTask& task, const Summarizer& summarizer, Summary& summary) {
+  return SummaryWriter(task, summarizer).write(summary);
 }
 
 void put_summary(ChatRequest& chat, const std::string& text) {

@@ -29,11 +29,16 @@ struct Summarizer {
   std::string salt;
   // Tokens of the prompt that a chat becomes; nullopt: there is none, the template refuses it.
   std::function<std::optional<int>(const ChatRequest&)> measure;
-  // The model's answer to a chat that is named by a key; nullopt: enough was asked already. May leave
-  // by an exception to have it asked (see Router); what is summed up then begins anew, and comes to
-  // the same question.
-  std::function<std::optional<std::string>(const Digest&, ChatRequest)> ask;
+  // The model's answer to the question of a key; nullopt: it has not been asked.
+  std::function<std::optional<std::string>(const Digest&)> answer;
+  bool may_ask = false;  // else what would take another answer is left untold
   int max_model_len = 0;
+};
+
+// For the model. Once there is an answer, what is summed up begins anew, and comes past the same question.
+struct SummaryQuestion {
+  Digest key{};
+  ChatRequest chat;
 };
 
 // What is to be summed up: messages [num_head, steps.back()), those up to each step by themselves, as
@@ -47,8 +52,9 @@ struct SummaryTask {
 
 // Step by step, each with the summary before it, from the last one that is known. A question is asked
 // behind the very prompt that is cached. Where that does not fit into the model, what is dropped is
-// quoted in pieces; what fits in no way is left untold.
-Summary sum_up(const SummaryTask& task, const Summarizer& summarizer);
+// quoted in pieces; what fits in no way is left untold. Returns the question that has to be answered first; nullopt: there
+// is the summary.
+std::optional<SummaryQuestion> sum_up(const SummaryTask& task, const Summarizer& summarizer, Summary& summary);
 
 // Puts a summary where the model is to read it: at the end of the system prompt.
 void put_summary(ChatRequest& chat, const std::string& text);

@@ -204,7 +204,8 @@ std::optional<HistoryReport> shorten_history(ChatRequest& chat, const Summarizer
       retrieve(chat.messages, cut, summarizer.tokenizer, report, extra);
     }
     if (sums_up) {
-      report.summary = sum_up({chat, cut.num_head, std::move(steps), extra}, summarizer);
+      report.to_ask = sum_up({chat, cut.num_head, std::move(steps), extra}, summarizer, report.summary);
+      if (report.to_ask) return report;
     }
     drop(chat, cut);
     if (sums_up)

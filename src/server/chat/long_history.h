@@ -51,6 +51,7 @@ struct HistoryReport {
   Summary summary;
   Json summary_usage;  // tokens that it took to write them for this request; null = none
   Json kept;           // the system prompt and the messages kept beside a summary; else null
+  std::optional<SummaryQuestion> to_ask;  // the model, before the rest is what was done
   // For put_quotes().
   std::string question;
   std::string quotes;
@@ -58,7 +59,8 @@ struct HistoryReport {
   Json json() const;
 };
 
-// Bounds the chat as its options say. known_turns follow their messages. nullopt: there is no strategy.
+// Bounds the chat as its options say, unless there is something to ask first. known_turns follow their messages. nullopt:
+// there is no strategy.
 std::optional<HistoryReport> shorten_history(ChatRequest& chat, const Summarizer& summarizer);
 
 // What was found for the newest question goes before it. Apart, so that the message can be remembered as

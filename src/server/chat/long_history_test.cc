@@ -7,6 +7,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -55,22 +56,36 @@ class Fake {
  public:
   explicit Fake(int max_model_len = 100'000) {
     summarizer.measure = [](const ChatRequest& chat) { return measure(chat); };
-    summarizer.ask = [this](const Digest&, ChatRequest ask) -> std::optional<std::string> {
-      EXPECT_LE(*measure(ask) + ask.options.sampling.max_tokens, summarizer.max_model_len);
-      asked.push_back(std::move(ask));
-      return "Summary " + std::to_string(asked.size()) + ".\n";
+    summarizer.answer = [this](const Digest& key) -> std::optional<std::string> {
+      const auto found = answers.find(key);
+      return found != answers.end() ? std::optional(found->second) : std::nullopt;
     };
     summarizer.max_model_len = max_model_len;
   }
+  // As a server does it: anew behind each answer.
   std::optional<HistoryReport> shorten(ChatRequest& chat) {
+    const ChatRequest whole = chat;
     auto report = shorten_history(chat, summarizer);
+    while (report && report->to_ask && answer(*std::move(report->to_ask))) {
+      chat = whole;
+      report = shorten_history(chat, summarizer);
+    }
     if (report) put_quotes(chat, *report);
     return report;
+  }
+  // false: it would be asked for ever.
+  bool answer(SummaryQuestion question) {
+    EXPECT_LE(*measure(question.chat) + question.chat.options.sampling.max_tokens, summarizer.max_model_len);
+    asked.push_back(std::move(question.chat));
+    const bool is_new = answers.emplace(question.key, "Summary " + std::to_string(asked.size()) + ".\n").second;
+    EXPECT_TRUE(is_new);
+    return is_new;
   }
 
   const Tokenizer tokenizer = Tokenizer(tiny_vocabulary());
   Summarizer::Table table = Summarizer::Table(1 << 20);
-  Summarizer summarizer{.table = table, .tokenizer = tokenizer, .salt = "salt", .measure = {}, .ask = {}};
+  Summarizer summarizer{.table = table, .tokenizer = tokenizer, .salt = "salt", .measure = {}, .answer = {}, .may_ask = true};
+  std::unordered_map<Digest, std::string, DigestHash> answers;
   std::vector<ChatRequest> asked;
 };
 
@@ -303,14 +318,27 @@ TEST(LongHistory, WhatCannotBeSummedUpIsDroppedWithAWord) {
 
   // A request that has asked enough leaves the rest to the next one.
   Fake tired;
-  const auto ask = std::exchange(tired.summarizer.ask, [](const Digest&, ChatRequest) {
-    return std::nullopt;
-  });
+  tired.summarizer.may_ask = false;
   ChatRequest first = chat_of(conversation(60), HistoryStrategy::kSummary, 1000);
   ChatRequest second = first;
   EXPECT_GT(tired.shorten(first)->summary.num_untold, 0u);
-  tired.summarizer.ask = ask;
+  tired.summarizer.may_ask = true;
   EXPECT_EQ(tired.shorten(second)->summary.num_untold, 0u);
+}
+
+TEST(LongHistory, AChatWaitsAsItIsForWhatIsAskedFirst) {
+  Fake fake;
+  ChatRequest chat = chat_of(conversation(60), HistoryStrategy::kSummary, 1000);
+  const Json before = json_of(chat.messages);
+  auto report = shorten_history(chat, fake.summarizer);
+  ASSERT_TRUE(report && report->to_ask);
+  EXPECT_EQ(json_of(chat.messages), before);
+  const Digest first = report->to_ask->key;
+  ASSERT_TRUE(fake.answer(*std::move(report->to_ask)));
+  report = shorten_history(chat, fake.summarizer);
+  ASSERT_TRUE(report && report->to_ask) << "there are several droppings";
+  EXPECT_NE(report->to_ask->key, first);
+  EXPECT_TRUE(report->to_ask->chat.summary.starts_with("Summary 1"));
 }
 
 TEST(LongHistory, AnEarlierSummaryComesFirst) {

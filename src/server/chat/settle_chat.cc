@@ -30,6 +30,7 @@ SettledChat settle(ChatRequest& chat, const ServedModel& model, const Summarizer
   chat.has_moved_time = std::ranges::find(settled.normalised, "timestamps") != settled.normalised.end();
   chat.system_hash = hash_system_prompt(chat.messages);
   settled.history = shorten_history(chat, summarizer);
+  if (settled.question() != nullptr) return settled;
   adapt_chat(chat, model.abilities);
   chat.known_turns = recall_turns(answers, summarizer.salt, chat);
   settled.last = HistoryTokens::digest_of(chat.messages.back().json);

@@ -17,9 +17,12 @@ struct SettledChat {
   std::vector<std::string> normalised;
   Digest last{};  // of the message to answer, as it will come back
   std::optional<HistoryReport> history;
+
+  // What the model has to answer first; nullptr: nothing, the chat is settled.
+  SummaryQuestion* question() { return history && history->to_ask ? &*history->to_ask : nullptr; }
 };
 
-// Leaves the chat as it will be encoded. May leave by the summarizer's exceptions.
+// Leaves the chat as it will be encoded, unless there is a question.
 SettledChat settle(ChatRequest& chat, const ServedModel& model, const Summarizer& summarizer,
                    HistoryTokens& answers);
 

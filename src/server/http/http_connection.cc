@@ -270,7 +270,7 @@ Task<void> HttpConnection::run_errand(Incoming& incoming) {
   {
     const Reply asked = take_reply();
     const Counted counted(context_.gauges.num_generations);
-    incoming.awaits_stream = asked.is_for_stream;
+    incoming.awaits_stream = asked.errand->is_for_stream;
     std::string body;
     while (!disconnected_) {
       body += advance(*asked.generation);
@@ -285,7 +285,7 @@ Task<void> HttpConnection::run_errand(Incoming& incoming) {
         reply_->response = error_response(asked.generation->failure(), request);
       co_return;
     }
-    request.answers[*asked.errand] = std::move(body);
+    request.answers[asked.errand->key] = std::move(body);
   }
   start_routing(incoming);
   while (!reply_) co_await wait_for_errand(incoming);
