@@ -8,10 +8,7 @@
 namespace larder {
 
 Reply Router::messages(const HttpRequest& request, Mailbox::Wake wake) const {
-  Json body = parse_body(request);
-  const UpstreamRoute route = find_upstream(request, body);
-  if (route.named != nullptr) return go_upstream(request, route, UpstreamReason::kNamed);
-  return here_or_upstream(request, route, [&] { return messages_here(request, std::move(body), route, wake); });
+  return here_or_upstream(request, &Router::messages_here, std::move(wake));
 }
 
 // Every client has to give max_tokens, and gives the most that it would take: that an answer of that length has no room

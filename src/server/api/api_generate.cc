@@ -87,8 +87,7 @@ std::string Router::salt_of(const HttpRequest& request, const GenerationOptions&
                      options.cache_salt);
 }
 
-std::optional<GenerationJob> Router::settle_chat(const HttpRequest& request, ChatRequest& chat,
-                                                 SettledChat& settled) const {
+std::optional<GenerationJob> Router::settle_chat(const HttpRequest& request, ChatRequest& chat, SettledChat& settled) const {
   constexpr std::size_t kMaxErrands = 32;  // of one request
   const Summarizer summarizer{
       .table = *summaries_,

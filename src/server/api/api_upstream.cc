@@ -58,10 +58,12 @@ Reply Router::go_upstream(const HttpRequest& request, const UpstreamRoute& route
   return reply;
 }
 
-Reply Router::here_or_upstream(const HttpRequest& request, const UpstreamRoute& route,
-                               const std::function<Reply()>& here) const {
+Reply Router::here_or_upstream(const HttpRequest& request, LocalHandler here, Mailbox::Wake wake) const {
+  Json body = parse_body(request);
+  const UpstreamRoute route = find_upstream(request, body);
+  if (route.named != nullptr) return go_upstream(request, route, UpstreamReason::kNamed);
   try {
-    return here();
+    return (this->*here)(request, std::move(body), route, std::move(wake));
   } catch (const Error& refusal) {
     const std::optional<UpstreamReason> reason = route.reason_after(refusal);
     if (!reason) throw;
@@ -88,17 +90,11 @@ void Router::require_room_for_answers(const UpstreamRoute& route, const Generati
 }
 
 Reply Router::chat(const HttpRequest& request, Mailbox::Wake wake) const {
-  Json body = parse_body(request);
-  const UpstreamRoute route = find_upstream(request, body);
-  if (route.named != nullptr) return go_upstream(request, route, UpstreamReason::kNamed);
-  return here_or_upstream(request, route, [&] { return chat_here(request, std::move(body), route, wake); });
+  return here_or_upstream(request, &Router::chat_here, std::move(wake));
 }
 
 Reply Router::completions(const HttpRequest& request, Mailbox::Wake wake) const {
-  Json body = parse_body(request);
-  const UpstreamRoute route = find_upstream(request, body);
-  if (route.named != nullptr) return go_upstream(request, route, UpstreamReason::kNamed);
-  return here_or_upstream(request, route, [&] { return complete_here(request, std::move(body), route, wake); });
+  return here_or_upstream(request, &Router::complete_here, std::move(wake));
 }
 
 }  // namespace larder

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <optional>
 
@@ -83,9 +82,9 @@ class Router {
   std::optional<HttpResponse> refuse_loop(const HttpRequest& head) const;
   UpstreamRoute find_upstream(const HttpRequest& request, const Json& body) const;
   Reply go_upstream(const HttpRequest& request, const UpstreamRoute& route, UpstreamReason reason) const;
-  // What `here` makes of it, unless it goes upstream for how that refuses it.
-  Reply here_or_upstream(const HttpRequest& request, const UpstreamRoute& route,
-                         const std::function<Reply()>& here) const;
+  using LocalHandler = Reply (Router::*)(const HttpRequest&, Json, const UpstreamRoute&, Mailbox::Wake) const;
+  // What `here` makes of it, unless it goes upstream by its model's name, or for how that refuses it.
+  Reply here_or_upstream(const HttpRequest& request, LocalHandler here, Mailbox::Wake wake) const;
   // As a line that is full is, where the request goes upstream rather than wait for so long.
   void require_short_wait(const UpstreamRoute& route) const;
   // As a prompt that is too long is, where the request goes upstream rather than be cut.
@@ -150,8 +149,7 @@ class Router {
   // Under which the request's KV is shared.
   std::string salt_of(const HttpRequest& request, const GenerationOptions& options) const;
   // Returns the errand that has to be run first; nullopt: the chat is settled.
-  std::optional<GenerationJob> settle_chat(const HttpRequest& request, ChatRequest& chat,
-                                           SettledChat& settled) const;
+  std::optional<GenerationJob> settle_chat(const HttpRequest& request, ChatRequest& chat, SettledChat& settled) const;
   GenerationJob prepare_errand(std::string salt, SummaryQuestion question) const;
   // A job for a chat's prompt, whose answer will be known when it comes back. Without a writer, unless it is an errand.
   GenerationJob prepare_job(const HttpRequest& request, ChatRequest& chat) const;
