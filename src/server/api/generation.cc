@@ -63,7 +63,8 @@ Generation::Generation(const ServedModel& model, GenerationJob job, ServerMetric
       keeps_answer_(job.keeps_answer ||
                     ((history_ != nullptr || next_turn_ != nullptr) && options_.attention.window == 0)),
       salt_(std::move(job.salt)),
-      mailbox_(std::make_shared<Mailbox>(std::move(wake), job.max_waiting_bytes)),
+      max_waiting_bytes_(job.max_waiting_bytes),
+      mailbox_(std::make_shared<Mailbox>(std::move(wake), max_waiting_bytes_)),
       held_bytes_(job.num_repeated_bytes) {
   // The engine goes by its own.
   options_.sampling.logit_bias = std::vector<std::pair<TokenId, float>>();
@@ -101,12 +102,18 @@ Generation::~Generation() {
   if (!done_) observe_unfinished("abort");
 }
 
-void Generation::pause(bool is_paused) {
-  if (std::exchange(is_paused_, is_paused) == is_paused) return;
+bool Generation::is_behind(std::size_t times) const {
+  return !may_pause() && mailbox_->size_bytes() / times > max_waiting_bytes_;
+}
+
+void Generation::keep_pace() {
+  const bool was_paused = is_paused_;
+  is_paused_ = may_pause() && mailbox_->size_bytes() > (was_paused ? max_waiting_bytes_ / 2 : max_waiting_bytes_);
+  if (is_paused_ == was_paused) return;
   for (std::size_t prompt = 0; prompt < request_ids_.size(); ++prompt) {
-    if (num_open_[prompt] > 0) model_.engine.pause(request_ids_[prompt], is_paused);
+    if (num_open_[prompt] > 0) model_.engine.pause(request_ids_[prompt], is_paused_);
   }
-  for (WaitPredictor::Place& place : places_) place.hold(is_paused, steady_now_ns());
+  for (WaitPredictor::Place& place : places_) place.hold(is_paused_, steady_now_ns());
 }
 
 // What was generated may come back all the same.

@@ -39,7 +39,7 @@ struct GenerationJob {
   std::uint64_t tenant = 0;             // of the API key, for the log
   WaitPredictor* waits = nullptr;       // that is told of its prompts, and outlives it; null = nobody
   std::size_t num_repeated_bytes = 0;  // of its prompts, in the reply
-  std::size_t max_waiting_bytes = 0;  // beyond that the client is woken for, see Mailbox
+  std::size_t max_waiting_bytes = 0;  // for a stream's reader, before that has consequences, see Generation::keep_pace()
   // Where the answers' tokens are remembered, for when they come back as history; null = nowhere.
   HistoryTokens* history = nullptr;
   Digest asked{};  // HistoryTokens', of the message that they answer
@@ -90,18 +90,19 @@ class Generation {
   // Headers of the reply, whichever it becomes.
   std::vector<std::pair<std::string, std::string>> headers() const { return writer_->headers(); }
 
-  // While the client does not read, nothing more is generated for it. Not of an endless context: what a pause gives up
-  // would have to be computed from the beginning, however long ago that was.
-  bool may_pause() const { return options_.attention.window == 0; }
-  void pause(bool is_paused);
-  bool is_paused() const { return is_paused_; }
-  // Of updates not yet worked off: grows while the client does not read.
-  std::size_t waiting_bytes() const { return mailbox_->size_bytes(); }
+  // A client that does not read leaves its updates in the mailbox, which wakes it once when there are too many: then
+  // nothing more is generated for it, until half of what may wait does. To be called when woken, and behind advance().
+  void keep_pace();
+  // Whether that many times what may wait does, of an answer that cannot pause.
+  bool is_behind(std::size_t times = 1) const;
 
  private:
   Generation(const ServedModel& model, GenerationJob job, ServerMetrics& metrics,
              Mailbox::Wake wake);
 
+  // Not of an endless context: what a pause gives up would have to be computed from the beginning, however long ago that
+  // was.
+  bool may_pause() const { return options_.attention.window == 0; }
   void tell_of_interrupted() noexcept;
   void submit(std::vector<PreparedPrompt> prompts, const GenerationOptions& asked);
   void count_prompt_logprobs(std::size_t num_prompt);
@@ -140,6 +141,7 @@ class Generation {
   std::unique_ptr<NextTurn> next_turn_;
   const bool keeps_answer_;
   std::string salt_;
+  const std::size_t max_waiting_bytes_;
   std::shared_ptr<Mailbox> mailbox_;
   std::vector<Choice> choices_;             // [num_prompts * best_of]; empty until the first update
   std::vector<std::uint64_t> request_ids_;  // per prompt, the engine's

@@ -1,4 +1,4 @@
-// A stream's events that take long to write are left for a thread that nobody else waits for.
+// A stream's events that take long to write are left for a thread that nobody else waits for, and its reader may be slow.
 #include "server/api/generation.h"
 
 #include <gtest/gtest.h>
@@ -98,6 +98,64 @@ TEST_F(LargeEvents, ReachTheClientWhole) {
     EXPECT_TRUE(choice["logprobs"] == same["logprobs"]);
   }
   EXPECT_EQ(num_events, 2U);
+}
+
+class SlowReaders : public ::testing::Test {
+ protected:
+  static constexpr std::size_t kMostWaiting = 8 << 10;
+
+  // Of an answer that takes longer than any reader here. window: 0 = none.
+  std::unique_ptr<Generation> start(int window) {
+    GenerationJob job;
+    job.options.stream = true;
+    job.options.has_max_tokens = true;
+    job.options.sampling.max_tokens = window > 0 ? 10'000'000 : 15'000;
+    job.options.sampling.ignore_eos = true;
+    job.options.attention = {.window = window, .num_sinks = window > 0 ? 16 : 0};
+    job.max_waiting_bytes = kMostWaiting;
+    PreparedPrompt& prompt = job.prompts.emplace_back();
+    prompt.tokens = random_tokens(20, 1);
+    prompt.max_tokens = job.options.sampling.max_tokens;
+    job.writer = make_completion_writer("tiny", server_.model().tokenizer, {});
+    return Generation::start(server_.model(), std::move(job), metrics_, [] {});
+  }
+  int num_paused() { return server_.engine().stats().num_paused; }
+
+  TestServer server_{{}, {.num_blocks = 1300, .max_model_len = 20'000, .max_batch_tokens = 128}};
+  ServerMetrics metrics_{"tiny", 20'000};
+};
+
+TEST_F(SlowReaders, AreWaitedForUntilTheyHaveReadHalf) {
+  const auto generation = start(0);
+  EXPECT_TRUE(eventually([&] {
+    generation->keep_pace();
+    return num_paused() == 1;
+  }));
+  const auto num_generated = [&] { return server_.engine().stats().num_generated_tokens; };
+  const auto num_before = num_generated();
+  EXPECT_NE(generation->advance(1), "");
+  generation->keep_pace();
+  EXPECT_EQ(num_paused(), 1) << "one event is less than half";
+  EXPECT_FALSE(generation->is_behind());
+  while (!generation->advance(1 << 16).empty()) {}
+  generation->keep_pace();
+  EXPECT_TRUE(eventually([&] { return num_paused() == 0 && num_generated() > num_before; }));
+}
+
+// An endless context would be lost.
+TEST_F(SlowReaders, AreBehindOfWhatCannotPause) {
+  const auto generation = start(32);
+  EXPECT_FALSE(generation->is_behind(1'000'000));
+  EXPECT_TRUE(eventually([&] {
+    generation->keep_pace();
+    return generation->is_behind(16);
+  }));
+  EXPECT_TRUE(generation->is_behind());
+  EXPECT_EQ(num_paused(), 0);
+  EXPECT_TRUE(eventually([&] {
+    while (!generation->advance(1 << 16).empty()) {}
+    return !generation->is_behind();
+  }));
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ using std::chrono::milliseconds;
 constexpr std::size_t kMaxPipelinedBytes = std::size_t{64} << 10;
 constexpr milliseconds kCancelAgain{20};
 constexpr milliseconds kPostAgain{10};
-constexpr std::size_t kMostBounds = 16;  // of a stream that cannot pause, however it is read
+constexpr std::size_t kTooFar = 16;  // times what may wait, of a stream that cannot pause, however it is read
 
 // RFC 9110, 5.6.7; not by strftime, whose names are the locale's.
 std::string format_date(std::int64_t unix_s) {
@@ -416,9 +416,9 @@ Task<bool> HttpConnection::stream(Incoming& incoming, const std::shared_ptr<Gene
   bool too_far_behind = false;  // of a client that reads, but too little
   BudgetShare share(context_.reply_budget);
   while (written && !disconnected_ && !too_far_behind) {
-    too_far_behind = is_behind(kMostBounds);
+    too_far_behind = generation.is_behind(kTooFar);
     std::string events = advance(generation);
-    hold_back();  // by what waits still: of all that came, nothing may be to be told
+    generation.keep_pace();  // by what waits still: of all that came, nothing may be to be told
     if (!generation.done() && !holds(generation, share)) events += generation.break_off(no_room_for_reply());
     if (generation.has_large_reply()) events += co_await write_elsewhere(owned);
     const auto now = std::chrono::steady_clock::now();

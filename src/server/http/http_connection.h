@@ -130,8 +130,6 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void start_routing(Incoming& incoming);
   void watch();
   void on_wake();
-  void hold_back();
-  bool is_behind(std::size_t bounds = 1) const;
   std::chrono::milliseconds write_timeout() const;
   void fail(const std::exception& error);
   template <class Function>

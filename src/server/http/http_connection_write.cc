@@ -28,29 +28,17 @@ constexpr milliseconds kBehindTimeout{1000};
 
 // Runs on the strand whenever the engine has left something.
 void HttpConnection::on_wake() {
-  if (is_writing_) hold_back();
-  if (is_writing_ && is_behind()) set_deadline(write_timeout());
+  if (is_writing_ && streaming_ != nullptr) {
+    streaming_->keep_pace();
+    if (streaming_->is_behind()) set_deadline(write_timeout());
+  }
   notify();
 }
 
-// One that cannot pause; so is this thread where it was elsewhere for long: it is the write under way that has to end
-// soon then.
-bool HttpConnection::is_behind(std::size_t bounds) const {
-  return streaming_ != nullptr && !streaming_->may_pause() &&
-         streaming_->waiting_bytes() / bounds > limits_.max_stream_buffer_bytes;
-}
-
+// Behind is this thread, too, where it was elsewhere for long: it is the write under way that has to end soon then.
 milliseconds HttpConnection::write_timeout() const {
-  return is_behind() ? std::min(limits_.stall_timeout, kBehindTimeout) : limits_.stall_timeout;
-}
-
-// A client that does not read leaves its updates in the mailbox: then nothing more is generated for it, until half of
-// what waits has been written.
-void HttpConnection::hold_back() {
-  if (streaming_ == nullptr || !streaming_->may_pause()) return;
-  const std::size_t num_waiting = streaming_->waiting_bytes();
-  const std::size_t most = limits_.max_stream_buffer_bytes;
-  streaming_->pause(num_waiting > (streaming_->is_paused() ? most / 2 : most));
+  const bool is_behind = streaming_ != nullptr && streaming_->is_behind();
+  return is_behind ? std::min(limits_.stall_timeout, kBehindTimeout) : limits_.stall_timeout;
 }
 
 Task<bool> HttpConnection::begin_stream(Incoming& incoming, HttpResponse head) {
