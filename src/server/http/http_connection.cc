@@ -79,7 +79,8 @@ HttpConnection::HttpConnection(Socket socket, ConnectionContext& context)
       deadline_(socket_.get_executor()),
       event_(socket_.get_executor()),
       buffer_(limits_.max_header_bytes + kMaxPipelinedBytes),
-      held_(context_.header_budget) {
+      held_(context_.header_budget),
+      reply_share_(context_.reply_budget) {
   ++context_.gauges.num_connections;
   error_code ignored;
   socket_.non_blocking(true, ignored);
@@ -244,13 +245,13 @@ Task<bool> HttpConnection::answer(Incoming& incoming) {
   } else if (!disconnected_ && incoming.has_begun_stream) {
     written = co_await end_stream(incoming, reply.response);
   } else if (!disconnected_) {
-    BudgetShare share(context_.reply_budget);
     HttpResponse response = std::move(reply.response);
-    charge(incoming.request, response, share);
+    charge(incoming.request, response);
     context_.router.add_cors(incoming.request, response);
     written = co_await write_response(std::move(response), incoming.keep_alive && !draining_,
                                       !incoming.is_head);
   }
+  reply_share_.release();
   co_await stop_watching();
   if (written && overrun_) co_await linger();
   co_return written&& incoming.keep_alive && !draining_;
@@ -303,14 +304,9 @@ Reply HttpConnection::take_reply() {
 
 // Large replies wait for clients that may never read them: no more of them are held than the budget has
 // room for. What a request has changed is told in any case, so that nobody repeats it. Small ones: see write_response().
-void HttpConnection::charge(const HttpRequest& request, HttpResponse& response,
-                            BudgetShare& share) const {
-  const std::size_t num_bytes = response.body.size();
-  const bool is_small = num_bytes <= kSmallReplyBytes;
-  const bool has_room = is_small || share.grow_to(shareable(num_bytes));
-  share.shrink_to(is_small ? 0 : num_bytes);
-  if (has_room) return;
-  share.release();
+void HttpConnection::charge(const HttpRequest& request, HttpResponse& response) {
+  if (may_hold_reply(response.body.size())) return;
+  reply_share_.release();
   if (context_.router.only_reads(request)) {
     response = refuse_reply(request);
   } else if (!response.brief.empty()) {
@@ -325,9 +321,11 @@ void HttpConnection::charge(const HttpRequest& request, HttpResponse& response,
   }
 }
 
-// One larger than all of it goes alone.
-std::size_t HttpConnection::shareable(std::size_t num_bytes) const {
-  return std::min(num_bytes, limits_.max_total_reply_bytes);
+// A small one counts nowhere before its reader is behind; one larger than all of the budget goes alone.
+bool HttpConnection::may_hold_reply(std::size_t num_bytes) {
+  const std::size_t counted = num_bytes <= kSmallReplyBytes ? 0 : std::min(num_bytes, limits_.max_total_reply_bytes);
+  reply_share_.shrink_to(counted);  // what has been told is held no longer
+  return reply_share_.grow_to(counted);
 }
 
 ApiError HttpConnection::no_room_for_reply() const {
@@ -343,12 +341,6 @@ HttpResponse HttpConnection::refuse_reply(const HttpRequest& request) const {
   return error_response(no_room_for_reply(), request);
 }
 
-bool HttpConnection::holds(const Generation& generation, BudgetShare& share) const {
-  const std::size_t num_bytes = generation.held_bytes();
-  share.shrink_to(shareable(num_bytes));  // what has been told is held no longer
-  return num_bytes <= kSmallReplyBytes || share.grow_to(shareable(num_bytes));
-}
-
 // What it took would be generated once more, and most likely come to nothing again.
 HttpResponse HttpConnection::refuse_answer(const HttpRequest& request) const {
   HttpResponse response = refuse_reply(request);
@@ -362,11 +354,11 @@ Task<bool> HttpConnection::answer_from_engine(Incoming& incoming,
   Generation& generation = *owned;
   if (generation.streaming()) co_return co_await stream(incoming, owned);
   std::string body;
-  BudgetShare share(context_.reply_budget);
   bool is_refused = false;
   while (!disconnected_) {
     body += advance(generation);
-    is_refused = !holds(generation, share) && !generation.done();  // what is done may have been stored, and is told
+    // What is done may have been stored, and is told.
+    is_refused = !may_hold_reply(generation.held_bytes()) && !generation.done();
     if (is_refused) break;
     if (generation.has_large_reply()) body = co_await write_elsewhere(owned);
     if (generation.done()) break;
@@ -377,7 +369,7 @@ Task<bool> HttpConnection::answer_from_engine(Incoming& incoming,
   if (is_refused) response = refuse_answer(incoming.request);
   if (generation.failed()) response = generation.failure_response();
   response.headers.emplace_back("x-larder-route", "local");
-  charge(incoming.request, response, share);
+  charge(incoming.request, response);
   context_.router.add_cors(incoming.request, response);
   co_return co_await write_response(std::move(response), incoming.keep_alive && !draining_, true);
 }
@@ -414,12 +406,12 @@ Task<bool> HttpConnection::stream(Incoming& incoming, const std::shared_ptr<Gene
   bool written = co_await begin_stream(incoming, std::move(head));
   auto ping_at = std::chrono::steady_clock::now() + limits_.ping_interval;
   bool too_far_behind = false;  // of a client that reads, but too little
-  BudgetShare share(context_.reply_budget);
   while (written && !disconnected_ && !too_far_behind) {
     too_far_behind = generation.is_behind(kTooFar);
     std::string events = advance(generation);
     generation.keep_pace();  // by what waits still: of all that came, nothing may be to be told
-    if (!generation.done() && !holds(generation, share)) events += generation.break_off(no_room_for_reply());
+    const bool has_room = generation.done() || may_hold_reply(generation.held_bytes());
+    if (!has_room) events += generation.break_off(no_room_for_reply());
     if (generation.has_large_reply()) events += co_await write_elsewhere(owned);
     const auto now = std::chrono::steady_clock::now();
     if (events.empty() && now >= ping_at) events = generation.ping();

@@ -92,21 +92,19 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Task<bool> refuse(ApiError error, const HttpRequest& request);
   ApiError describe_unreadable(boost::system::error_code error) const;
   Task<bool> answer(Incoming& incoming);
-  std::size_t shareable(std::size_t num_bytes) const;
-  // Whether what a generation holds has room in the budget, of which the share then has it.
-  bool holds(const Generation& generation, BudgetShare& share) const;
+  // That the reply holds so many bytes now. false: there is no room for them.
+  bool may_hold_reply(std::size_t num_bytes);
   ApiError no_room_for_reply() const;
   HttpResponse refuse_reply(const HttpRequest& request) const;
   HttpResponse refuse_answer(const HttpRequest& request) const;
   void prepare_next_turn(Generation& generation);
   Task<void> run_errand(Incoming& incoming);
   Task<void> wait_for_errand(Incoming& incoming);
-  void charge(const HttpRequest& request, HttpResponse& response, BudgetShare& share) const;
+  void charge(const HttpRequest& request, HttpResponse& response);
   Task<bool> answer_from_engine(Incoming& incoming, const std::shared_ptr<Generation>& owned);
   Task<bool> answer_from_upstream(Incoming& incoming, const UpstreamCall& call);
   Task<bool> refuse_for_upstream(Incoming& incoming);
-  Task<std::optional<ApiError>> read_from_upstream(UpstreamExchange& exchange, BudgetShare& share,
-                                                   HttpResponse& response);
+  Task<std::optional<ApiError>> read_from_upstream(UpstreamExchange& exchange, HttpResponse& response);
   Task<bool> stream_from_upstream(Incoming& incoming, UpstreamExchange& exchange);
   Task<bool> write_from_upstream(const Incoming& incoming, HttpResponse response);
   ApiError describe_upstream(ApiError failure) const;
@@ -149,6 +147,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Timer event_;     // cancelled to wake the coroutine
   boost::beast::flat_buffer buffer_;
   BudgetShare held_;                 // of what the buffer holds
+  BudgetShare reply_share_;          // of what the reply does, until it is written
   std::optional<Reply> reply_;       // of a thread that prepares
   Generation* streaming_ = nullptr;  // while its events are being written
   UpstreamExchange* upstream_ = nullptr;  // while it answers

@@ -109,9 +109,8 @@ Task<bool> HttpConnection::answer_from_upstream(Incoming& incoming, const Upstre
   incoming.drop_body();
   if (!failure) upstream.metrics().observe_first_byte(seconds_since(begin));
   if (!failure && exchange.head().is_stream) co_return co_await stream_from_upstream(incoming, exchange);
-  BudgetShare share(context_.reply_budget);
   HttpResponse response;
-  if (!failure) failure = co_await read_from_upstream(exchange, share, response);
+  if (!failure) failure = co_await read_from_upstream(exchange, response);
   // However long the client takes to read it.
   exchange.release();
   place.reset();
@@ -141,8 +140,7 @@ ApiError HttpConnection::describe_upstream(ApiError failure) const {
   return failure;
 }
 
-Task<std::optional<ApiError>> HttpConnection::read_from_upstream(UpstreamExchange& exchange, BudgetShare& share,
-                                                                 HttpResponse& response) {
+Task<std::optional<ApiError>> HttpConnection::read_from_upstream(UpstreamExchange& exchange, HttpResponse& response) {
   Upstream& upstream = *context_.router.upstream();
   const std::size_t most = upstream.config().max_reply_bytes;
   response = head_of(exchange.head());
@@ -154,7 +152,7 @@ Task<std::optional<ApiError>> HttpConnection::read_from_upstream(UpstreamExchang
     upstream.metrics().count_received(body.size() - size_before);
     if (failure) co_return failure;
     is_too_large = body.size() > most;
-    if (body.size() <= kSmallReplyBytes || share.grow_to(body.size())) continue;
+    if (may_hold_reply(body.size())) continue;
     context_.metrics.count_rejection(kReplyMemory);
     co_return ApiError{
         .status = 503,

@@ -93,8 +93,7 @@ Task<bool> HttpConnection::write_response(HttpResponse response, bool keep_alive
   const std::string_view rest = body.substr(*num_written - num_of_head);
   if (rest.empty()) co_return true;
   // Its reader is behind. With the head on its way there is no other reply any more.
-  BudgetShare share(context_.reply_budget);
-  if (!share.grow(body.size())) {
+  if (!reply_share_.grow_to(body.size())) {
     context_.metrics.count_rejection("reply_memory");
     co_return false;
   }
