@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "base/heap_test_support.h"
+
 namespace larder {
 
 // In bytes.
@@ -19,8 +21,10 @@ inline std::int64_t peak_of_memory() {
   return 0;
 }
 
-// Of this process, from now on; nullopt: the system does not tell.
+// Of this process, from now on; nullopt: the system does not tell, or the heap is one that keeps what is freed, as
+// sanitizers' do.
 inline std::optional<std::int64_t> begin_peak_of_memory() {
+  if (!is_heap_known()) return std::nullopt;
   ::malloc_trim(0);
   std::ofstream reset("/proc/self/clear_refs");
   reset << "5" << std::flush;
