@@ -114,7 +114,7 @@ bool KvCache::take_tail(BlockTable& table) {
   const int num_shared = match_.num_tokens - static_cast<int>(match_.path.size()) * kBlockSize;
   bool is_idle = true;
   for (int group = 0; group < num_groups(); ++group) {
-    is_idle = is_idle && cache_.num_users(cache_.block(match_.tail, group)) == 0;
+    is_idle = is_idle && cache_.is_idle(cache_.block(match_.tail, group));
   }
   const bool is_whole = cache_.num_tokens(match_.tail) == num_shared;
   // Nobody writes into a wholly matched idle block: the sequence may go on in it. So it may in a
@@ -220,8 +220,7 @@ std::int64_t KvCache::num_blocks_to_admit(std::span<const TokenId> tokens, std::
   // A part of a block is copied, or the block is idle: either takes an available one.
   const int num_of_tail = found.tail == kNoNode ? 0 : num_groups();
   const std::vector<BlockId> seen = blocks_seen(found);
-  const auto num_idle = std::ranges::count_if(
-      seen, [&](BlockId block) { return cache_.num_users(block) == 0; });
+  const auto num_idle = std::ranges::count_if(seen, [&](BlockId block) { return cache_.is_idle(block); });
   const std::int64_t num_live = num_of_tail + std::ssize(seen);
   const std::int64_t num_most = num_blocks_at_once(span, std::ssize(tokens), max_step_tokens);
   return num_of_tail + num_idle + std::max<std::int64_t>(num_most - num_live, 0);
@@ -424,8 +423,7 @@ void KvCache::drop_blocks(BlockTable& table) {
 // pinned: the other one may go before.
 void KvCache::forget_if_redundant(NodeId node) {
   const BlockId block = cache_.block(node, 0);
-  if (cache_.num_users(block) > 0 || cache_.is_pinned(block)) return;
-  if (cache_.is_redundant(node)) cache_.remove(node);
+  if (cache_.is_idle(block) && !cache_.is_pinned(block) && cache_.is_redundant(node)) cache_.remove(node);
 }
 
 void KvCache::clear() {
@@ -482,23 +480,18 @@ void KvCache::evict(BlockId block, Leave why) {
 }
 
 void KvCache::hold(BlockId block, bool borrows) {
-  if (cache_.num_users(block) == 0) {
-    cache_.leave_order(block, borrows);
+  if (cache_.is_idle(block)) {
     num_slots_used_ += life(block).num_used;
     if (!borrows) histograms_.reuse_gap.observe(seconds(life(block).last_used_ns, clock_.now_ns()));
   }
-  pool_.hold(block);
+  cache_.hold(block, borrows);
 }
 
 void KvCache::drop(BlockId block, const BlockTable& table) {
-  pool_.release(block);
-  if (pool_.ref_count(block) == 0) {
-    num_slots_used_ -= life(block).num_used;
-  } else if (cache_.num_users(block) == 0) {
-    num_slots_used_ -= life(block).num_used;
-    if (!table.borrows_ || life(block).last_used_ns == 0) life(block).last_used_ns = clock_.now_ns();
-    cache_.enter_order(block, table.keeps_longer_, table.borrows_);
-  }
+  cache_.release(block, table.keeps_longer_, table.borrows_);
+  if (cache_.num_users(block) > 0) return;
+  num_slots_used_ -= life(block).num_used;
+  if (!table.borrows_ || life(block).last_used_ns == 0) life(block).last_used_ns = clock_.now_ns();
 }
 
 // What a table's entry holds.

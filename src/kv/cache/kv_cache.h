@@ -314,8 +314,7 @@ class KvCache {
     const NodeId node = cache_.node_of(block);
     for (int group = 0; group < num_groups(); ++group) {
       const BlockId own = cache_.block(node, group);
-      if (own != BlockId::kNone && cache_.num_users(own) == 0 &&
-          cache_.goes_with(cache_.group_of(block), group))
+      if (own != BlockId::kNone && cache_.is_idle(own) && cache_.goes_with(cache_.group_of(block), group))
         function(own);
     }
   }

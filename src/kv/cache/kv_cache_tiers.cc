@@ -238,7 +238,7 @@ KvCache::Wanted KvCache::wanted_blocks(const LoadPath& path, int end) const {
       if (index < cache_.first_block_needed(group, end * kBlockSize)) continue;
       const BlockId known = step.node == kNoNode ? BlockId::kNone : cache_.block(step.node, group);
       if (known != BlockId::kNone) {
-        wanted.num_idle += cache_.num_users(known) == 0 ? 1 : 0;
+        wanted.num_idle += cache_.is_idle(known) ? 1 : 0;
         continue;
       }
       TierBlock block = step.block;

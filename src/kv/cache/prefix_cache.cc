@@ -330,9 +330,9 @@ TierBlock PrefixCache::identity(NodeId id, int group) const {
 void PrefixCache::add_block(NodeId id, int group, BlockId block) {
   CHECK(block != BlockId::kNone && node_of(block) == kNoNode, to_index(block));
   CHECK(this->block(id, group) == BlockId::kNone, id, group);
-  pool_.hold(block);
   blocks_[place_of(id, group)] = block;
   owners_[index_of(block)] = {.node = id, .group = group};
+  move(block, State::kUsed);
   if (node(id).is_full) {
     name_block(id, group);
     record(KvEvent::Kind::kStored, id, group);
@@ -342,13 +342,7 @@ void PrefixCache::add_block(NodeId id, int group, BlockId block) {
 
 void PrefixCache::remove_block(NodeId id, int group) {
   record(KvEvent::Kind::kRemoved, id, group);
-  BlockId& removed = blocks_[place_of(id, group)];
-  if (owners_[index_of(removed)].is_idle) --num_idle_;
-  pins_.unpin(removed);
-  policy_.forget(removed);
-  owners_[index_of(removed)] = {};
-  pool_.release(removed);
-  removed = BlockId::kNone;
+  move(std::exchange(blocks_[place_of(id, group)], BlockId::kNone), State::kOutside);
 }
 
 void PrefixCache::remove(NodeId id) {
@@ -365,8 +359,7 @@ void PrefixCache::remove(NodeId id) {
   --node(parent).num_children;
   if (node(parent).parent != kNoNode) {
     for (int group = 0; group < layout_.num_groups(); ++group) {
-      if (is_kept(group) && owners_[index_of(block(parent, group))].is_idle)
-        offer(block(parent, group));
+      if (is_kept(group) && is_idle(block(parent, group))) settle(block(parent, group));
     }
   } else {
     ++node(parent).num_users;
@@ -408,40 +401,43 @@ void PrefixCache::free_node(NodeId id) {
   free_nodes_.push_back(id);
 }
 
-void PrefixCache::leave_order(BlockId block, bool borrows) {
-  Owner& owner = owners_[index_of(block)];
-  CHECK(owner.is_idle, to_index(block));
-  if (!borrows) {
-    policy_.take(block);
-  } else if (may_go(block)) {
-    policy_.withdraw(block);
-  }
-  owner.is_idle = false;
-  owner.is_lent = borrows;
-  --num_idle_;
-  if (pins_.is_pinned(block)) pins_.set_idle(block, false);
+void PrefixCache::hold(BlockId block, bool borrows) {
+  if (is_idle(block)) move(block, borrows ? State::kLent : State::kUsed);
+  pool_.hold(block);
 }
 
-void PrefixCache::enter_order(BlockId block, bool keeps_longer, bool borrows) {
-  Owner& owner = owners_[index_of(block)];
-  CHECK(!owner.is_idle && owner.node != kNoNode, to_index(block));
-  owner.is_idle = true;
-  ++num_idle_;
-  const bool was_lent = std::exchange(owner.is_lent, false);
-  if (was_lent && !borrows) policy_.take(block);
-  if (!was_lent || !borrows) policy_.give_back(block, {node(owner.node).num_children == 0, keeps_longer});
-  if (pins_.is_pinned(block)) pins_.set_idle(block, true);
-  offer(block);
+void PrefixCache::release(BlockId block, bool keeps_longer, bool borrows) {
+  pool_.release(block);
+  const Owner& owner = owners_[index_of(block)];
+  if (owner.state == State::kOutside || num_users(block) > 0) return;
+  if (owner.state == State::kLent && !borrows) move(block, State::kUsed);
+  settle(block, keeps_longer);
 }
 
-bool PrefixCache::may_go(BlockId block) const {
+void PrefixCache::settle(BlockId block, bool keeps_longer) {
   const Owner& owner = owners_[index_of(block)];
   const bool is_needed = is_kept(owner.group) && node(owner.node).num_children > 0;
-  return owner.is_idle && !is_needed && !pins_.is_pinned(block);
+  move(block, is_needed || pins_.is_pinned(block) ? State::kStaying : State::kOffered, keeps_longer);
 }
 
-void PrefixCache::offer(BlockId block) {
-  if (may_go(block)) policy_.offer(block);
+void PrefixCache::move(BlockId block, State to, bool keeps_longer) {
+  using enum State;
+  Owner& owner = owners_[index_of(block)];
+  const State from = std::exchange(owner.state, to);
+  CHECK(from == kOutside ? to == kUsed : to != kLent || is_idle(from), to_index(block));
+  num_idle_ += int{is_idle(to)} - int{is_idle(from)};
+  if (from == kOutside) pool_.hold(block);
+  if (to == kOutside) {
+    pins_.unpin(block);
+    policy_.forget(block);
+    owner = {};
+    return pool_.release(block);
+  }
+  if (pins_.is_pinned(block)) pins_.set_idle(block, is_idle(to));
+  if (from >= kLent && to == kUsed) policy_.take(block);
+  if (from == kOffered && (to == kLent || to == kStaying)) policy_.withdraw(block);
+  if (from == kUsed && is_idle(to)) policy_.give_back(block, {node(owner.node).num_children == 0, keeps_longer});
+  if (from != kOffered && to == kOffered) policy_.offer(block);
 }
 
 BlockId PrefixCache::next_to_evict() const {
@@ -452,9 +448,8 @@ BlockId PrefixCache::next_to_evict() const {
 void PrefixCache::pin(BlockId block, std::int64_t until_ns) {
   const Owner& owner = owners_[index_of(block)];
   CHECK(owner.node != kNoNode, to_index(block));
-  if (may_go(block)) policy_.withdraw(block);
   pins_.pin(block, until_ns, node(owner.node).depth);
-  if (owner.is_idle) pins_.set_idle(block, true);
+  if (is_idle(block)) settle(block);
 }
 
 void PrefixCache::expire_pins(std::int64_t now_ns) {
@@ -462,7 +457,7 @@ void PrefixCache::expire_pins(std::int64_t now_ns) {
     const BlockId block = pins_.first_expired(now_ns);
     if (block == BlockId::kNone) return;
     pins_.unpin(block);
-    offer(block);
+    if (is_idle(block)) settle(block);
   }
 }
 
@@ -476,8 +471,7 @@ int PrefixCache::evict(BlockId block) {
     take_from_order(id);
     for (int other = 1; other < layout_.num_groups(); ++other) {
       const BlockId beside = this->block(id, other);
-      if (goes_with(group, other) && beside != BlockId::kNone && num_users(beside) == 0)
-        remove_block(id, other);
+      if (goes_with(group, other) && beside != BlockId::kNone && is_idle(beside)) remove_block(id, other);
     }
   }
   return pool_.num_free() - num_free;

@@ -43,12 +43,16 @@ Digest chain_digest(const Digest& parent, std::span<const TokenId> tokens);
 // does no harm; those with all blocks, full or not, are also kept in lexicographic order under
 // their parent, where the one that shares most tokens with a continuation is next to its place.
 //
-// The cache holds one reference on every block of its nodes. A block on which nobody else holds one
-// is idle. The policy chooses among those idle blocks that may go: of kept groups, which the nodes
-// below need, those of nodes without children; of sliding groups, all. A node is thus offered when
-// its last child goes, and never before. Pinned blocks are not offered until their time is up, but
-// go where nothing else is left. Who holds a node's block of group 0 holds those of all its
-// ancestors, so what hangs on an idle node is idle. Thread: engine only.
+// The cache holds one reference on every block of its nodes, tables the others. What a block is, move() alone changes:
+//
+//     kOutside ---> kUsed <---> kStaying <---> kLent        each of these ---> kOutside
+//                     ^            ^             ^
+//                     +-----> kOffered <---------+
+//
+// kOutside: it has no node. kUsed: tables hold it. kLent: the same, but who took it borrows it; the policy sees it idle.
+// Nobody holds the others, which are idle. kStaying: it may not go, since it is pinned, or of a kept group and nodes
+// below need it. kOffered: it may, and the policy chooses; where there is none left, what is pinned goes. Who holds a
+// node's block of group 0 holds those of all its ancestors, so what hangs on an idle node is idle. Thread: engine only.
 class PrefixCache {
  public:
   // References must outlive the cache.
@@ -109,13 +113,14 @@ class PrefixCache {
   int num_users(BlockId block) const {
     return pool_.ref_count(block) - (node_of(block) == kNoNode ? 0 : 1);
   }
-  // The block, which has a node, got its first user, or lost its last. Who borrows it does not use it: if nobody else has
-  // meanwhile, its place among the idle ones is the one that it had.
-  void leave_order(BlockId block, bool borrows);
-  void enter_order(BlockId block, bool keeps_longer, bool borrows);
+  // A table's, of any block; the last one frees a block without a node. Who borrows an idle one does not use it: if it
+  // is the last to release it, too, its place among the idle ones is the one that it had.
+  void hold(BlockId block, bool borrows);
+  void release(BlockId block, bool keeps_longer, bool borrows);
+  bool is_idle(BlockId block) const { return is_idle(owners_[index_of(block)].state); }
   int num_idle() const { return num_idle_; }
   // Whether the policy has the block on offer: nobody needs it, nor is it to stay.
-  bool may_go(BlockId block) const;
+  bool may_go(BlockId block) const { return owners_[index_of(block)].state == State::kOffered; }
   // The next block to go; kNone when none is idle.
   BlockId next_to_evict() const;
   // Forgets it and what is of no use without it. Returns the number of blocks freed.
@@ -150,11 +155,12 @@ class PrefixCache {
       return {tokens.data(), static_cast<std::size_t>(num_tokens)};
     }
   };
+  // To the policy a block is idle from kLent on.
+  enum class State : std::uint8_t { kOutside, kUsed, kLent, kStaying, kOffered };
   struct Owner {
     NodeId node = kNoNode;
     int group = 0;
-    bool is_idle = false;
-    bool is_lent = false;  // in use, and idle to the policy
+    State state = State::kOutside;
   };
   struct Key {
     NodeId parent;
@@ -184,8 +190,11 @@ class PrefixCache {
   void follow_parent(NodeId id);
   void name_block(NodeId id, int group);
   void record(KvEvent::Kind kind, NodeId id, int group);
-  // Offers the block to the policy, if it may go.
-  void offer(BlockId block);
+  static bool is_idle(State state) { return state >= State::kStaying; }
+  // Counts, references, pins and the policy follow.
+  void move(BlockId block, State to, bool keeps_longer = false);
+  // A block that is idle, or becomes so: on offer, if it may go.
+  void settle(BlockId block, bool keeps_longer = false);
   bool is_complete(NodeId id) const;
   // The child that shares most tokens, and how many.
   std::pair<NodeId, int> closest_child(NodeId parent, std::span<const TokenId> tokens) const;
