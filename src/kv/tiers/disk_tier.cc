@@ -35,12 +35,6 @@ std::unique_ptr<BlockIo> make_write_io(const DiskTierConfig& config) {
   return config.make_io ? config.make_io() : make_block_io(BlockIoKind::kThreads, 1);
 }
 
-TierBreaker::Config breaker_config(const DiskTierConfig& config, int num_failures_to_off) {
-  return {.num_failures_to_off = num_failures_to_off,
-          .first_retry_ns = config.first_retry_ms * kNsPerMs,
-          .max_retry_ns = config.max_retry_ms * kNsPerMs};
-}
-
 }  // namespace
 
 DiskTier::DiskTier(const DiskTierConfig& config, const TierFormat& format)
@@ -52,9 +46,9 @@ DiskTier::DiskTier(const DiskTierConfig& config, const TierFormat& format)
       foreign_(directory_.read_foreign()),
       staging_(format.block_size_bytes, config.staging_size_bytes),
       read_rate_(kAssumedSecondsPerByte),
-      read_breaker_(breaker_config(config, kNumReadFailuresToOff)),
-      write_breaker_(breaker_config(config, 1)),
-      growth_breaker_(breaker_config(config, 1)) {
+      read_breaker_(config.first_retry_ms, config.max_retry_ms, kNumReadFailuresToOff),
+      write_breaker_(config.first_retry_ms, config.max_retry_ms),
+      growth_breaker_(config.first_retry_ms, config.max_retry_ms) {
   if (const DiskDirectory::Unopened& unopened = directory_.unopened(); unopened.num_segments > 0)
     spdlog::warn("disk tier {}: {} of its segments cannot be opened: {}; they count as full, and are left alone (raise "
                  "`ulimit -n`, or let this user read and write them)",

@@ -52,6 +52,10 @@ RemoteTier::RemoteTier(const RemoteTierConfig& config, const TierFormat& format)
       read_connection_(url_, host_, stop_reads_),
       write_connection_(url_, host_, stop_writes_),
       staging_(format.block_size_bytes, config.staging_size_bytes),
+      read_breaker_(config.first_retry_ms, config.max_retry_ms),
+      write_breaker_(config.first_retry_ms, config.max_retry_ms),
+      store_breaker_(config.max_retry_ms, config.max_retry_ms),
+      leave_breaker_(config.max_retry_ms, config.max_retry_ms),
       read_rate_(kAssumedSecondsPerByte) {
   probe();
   batch_.reserve(blocks_per_batch());
@@ -94,7 +98,7 @@ bool RemoteTier::put(const TierBlock& block, std::span<const std::byte> bytes) {
   {
     const std::lock_guard lock(mutex_);
     if (staging_.find(BlockKey(block.digest, block.group))) return true;
-    const bool takes = is_on_ && steady_now_ns() >= no_writes_until_ns_;
+    const bool takes = is_on_ && store_breaker_.is_on(steady_now_ns());
     const auto reserved = takes ? staging_.reserve() : std::optional<int>();
     if (!reserved) return false;
     buffer = *reserved;
@@ -168,7 +172,7 @@ TierStats RemoteTier::stats() const {
   const std::lock_guard lock(mutex_);
   TierStats stats = stats_;
   stats.num_pending = staging_.num_pending();
-  stats.is_on = is_on_ && steady_now_ns() >= no_writes_until_ns_;
+  stats.is_on = is_on_ && store_breaker_.is_on(steady_now_ns());
   return stats;
 }
 
@@ -205,7 +209,7 @@ RemoteOutcome RemoteTier::exchange(RemoteConnection& connection, const RemoteExc
   }
   if (is_elsewhere) leave_server();
   if (outcome != RemoteOutcome::kOk)
-    turn_off(outcome, connection.error(), &connection == &read_connection_ ? read_pause_ns_ : write_pause_ns_);
+    turn_off(outcome, connection.error(), &connection == &read_connection_ ? read_breaker_ : write_breaker_);
   return outcome;
 }
 
@@ -218,28 +222,24 @@ std::size_t RemoteTier::blocks_per_batch() const {
       std::clamp(config_.batch_size_bytes / max_value_bytes_, std::int64_t{1}, kMaxBatch));
 }
 
-void RemoteTier::turn_off(RemoteOutcome outcome, const std::string& reason, std::int64_t& pause_ns) {
+void RemoteTier::turn_off(RemoteOutcome outcome, const std::string& reason, TierBreaker& breaker) {
   {
     const std::lock_guard lock(mutex_);
     if (stop_) return;
     ++(outcome == RemoteOutcome::kTimeout ? stats_.num_timeouts : stats_.num_io_errors);
-    const bool was_probe = !is_on_ && steady_now_ns() >= probe_at_ns_;
-    if (!is_on_ && !was_probe) return;
-    is_on_ = false;
-    pause_ns = std::clamp(2 * pause_ns, config_.first_retry_ms * kNsPerMs,
-                          config_.max_retry_ms * kNsPerMs);
-    probe_at_ns_ = steady_now_ns() + pause_ns;
-    if (was_probe) return;
+    const std::int64_t now_ns = steady_now_ns();
+    if (is_on_ || now_ns >= probe_at_ns()) breaker.fail(now_ns);
+    if (!std::exchange(is_on_, false)) return;
   }
   write_wake_.notify_one();
   spdlog::warn("remote tier {}: off: {}", url_.display(), reason);
 }
 
 // Its work was given up, in the middle of an answer, perhaps.
-void RemoteTier::rest_without_memory(RemoteConnection& connection, std::int64_t& pause_ns) {
+void RemoteTier::rest_without_memory(RemoteConnection& connection, TierBreaker& breaker) {
   connection.close();
   try {
-    turn_off(RemoteOutcome::kFailed, "no memory", pause_ns);
+    turn_off(RemoteOutcome::kFailed, "no memory", breaker);
   } catch (const std::bad_alloc&) {
     // For the log's line there was none either; it is off.
   }
@@ -249,9 +249,7 @@ void RemoteTier::rest_without_memory(RemoteConnection& connection, std::int64_t&
 void RemoteTier::leave_server() {
   {
     const std::lock_guard lock(mutex_);
-    const std::int64_t now_ns = steady_now_ns();
-    if (now_ns < stay_until_ns_) return;
-    stay_until_ns_ = now_ns + config_.max_retry_ms * kNsPerMs;
+    if (!leave_breaker_.fail(steady_now_ns())) return;
   }
   host_.forget();
   read_connection_.leave();
@@ -261,7 +259,7 @@ void RemoteTier::leave_server() {
 void RemoteTier::stop_writes(const std::string& reason) {
   {
     const std::lock_guard lock(mutex_);
-    no_writes_until_ns_ = steady_now_ns() + config_.max_retry_ms * kNsPerMs;
+    store_breaker_.fail(steady_now_ns());
   }
   spdlog::warn("remote tier {}: no writes for {} ms: {}", url_.display(), config_.max_retry_ms,
                reason);

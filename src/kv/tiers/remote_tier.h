@@ -1,6 +1,7 @@
 // KV blocks on a Redis or Valkey server, which other processes and machines share.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include "kv/tiers/remote_connection.h"
 #include "kv/tiers/remote_host.h"
 #include "kv/tiers/remote_url.h"
+#include "kv/tiers/tier_breaker.h"
 #include "kv/tiers/tier_key.h"
 #include "kv/tiers/tier_staging.h"
 
@@ -98,11 +100,13 @@ class RemoteTier final : public KvTier {
                          std::int64_t request_bytes);
   std::string key_of(const TierBlock& block) const;
   std::size_t blocks_per_batch() const;
-  // pause_ns: of the connection that failed.
-  void turn_off(RemoteOutcome outcome, const std::string& reason, std::int64_t& pause_ns);
+  // breaker: of the connection that failed.
+  void turn_off(RemoteOutcome outcome, const std::string& reason, TierBreaker& breaker);
   void stop_writes(const std::string& reason);
   void leave_server();
-  void rest_without_memory(RemoteConnection& connection, std::int64_t& pause_ns);
+  void rest_without_memory(RemoteConnection& connection, TierBreaker& breaker);
+  // When the writer looks, while off, whether the server is there again.
+  std::int64_t probe_at_ns() const { return std::max(read_breaker_.off_until_ns(), write_breaker_.off_until_ns()); }
 
   const RemoteTierConfig config_;
   const TierFormat format_;
@@ -127,14 +131,12 @@ class RemoteTier final : public KvTier {
   std::deque<Touched> touches_;                      // to be sent
   std::unordered_set<BlockKey, BlockKeyHash> gone_;  // that the server did not know when touched
   TierStats stats_;
-  bool is_on_ = false;
-  std::int64_t probe_at_ns_ = 0;  // while off
-  // The last one for a fault of each connection; 0 once that one has done what it is for: what works on one
-  // says nothing of the other.
-  std::int64_t read_pause_ns_ = 0;
-  std::int64_t write_pause_ns_ = 0;
-  std::int64_t no_writes_until_ns_ = 0;
-  std::int64_t stay_until_ns_ = 0;  // with a server that is not the one to ask, if its name still leads there
+  bool is_on_ = false;  // neither connection has failed since it was found there
+  // A connection succeeds once it has done what it is for: what works on one says nothing of the other.
+  TierBreaker read_breaker_;
+  TierBreaker write_breaker_;
+  TierBreaker store_breaker_;  // of a server that takes no blocks
+  TierBreaker leave_breaker_;  // of a server that is not the one to ask: its name may still lead there
   double round_trip_seconds_ = 0;  // the shortest exchange since it is on
   ReadRate read_rate_;
   bool stop_ = false;

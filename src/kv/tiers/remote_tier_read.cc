@@ -44,7 +44,7 @@ void RemoteTier::read_loop() {
     try {
       if (!skip) answer = read_blocks(read);
     } catch (const std::bad_alloc&) {
-      rest_without_memory(read_connection_, read_pause_ns_);
+      rest_without_memory(read_connection_, read_breaker_);
     }
     lock.lock();
     if (skip) ++stats_.num_missed;
@@ -95,7 +95,7 @@ TierAnswer RemoteTier::read_batch(const TierRead& read, std::size_t first, std::
   const RemoteOutcome outcome =
       exchange(read_connection_, fetch, static_cast<std::int64_t>(request.size()));
   // Loading, no rights: as good as not there.
-  if (!batch.refusal.empty()) turn_off(RemoteOutcome::kFailed, batch.refusal, read_pause_ns_);
+  if (!batch.refusal.empty()) turn_off(RemoteOutcome::kFailed, batch.refusal, read_breaker_);
   batch.elapsed_ns = steady_now_ns() - start_ns;
   batch.is_whole = outcome == RemoteOutcome::kOk && batch.refusal.empty();
   batch.is_late = outcome == RemoteOutcome::kTimeout;
@@ -127,7 +127,7 @@ TierAnswer RemoteTier::finish_batch(std::span<const TierBlock> blocks, const Bat
   stats_.num_read += static_cast<std::uint64_t>(answer.num_found);
   stats_.bytes_read += answer.num_found * format_.block_size_bytes;
   stats_.read_ns += batch.elapsed_ns;
-  if (batch.is_whole) read_pause_ns_ = 0;
+  if (batch.is_whole) read_breaker_.succeed();
   if (!batch.is_whole && !batch.is_late) return answer;
   // What brings nothing in time says nothing of its speed: that is left alone for longer each time.
   const std::int64_t num_transferred = std::ranges::count(batch.results, Result::kFound);

@@ -29,7 +29,7 @@ void RemoteTier::write_loop() {
   std::unique_lock lock(mutex_);
   while (true) {
     const std::int64_t now = steady_now_ns();
-    const std::int64_t off_ns = is_on_ ? no_writes_until_ns_ - now : probe_at_ns_ - now;
+    const std::int64_t off_ns = (is_on_ ? store_breaker_.off_until_ns() : probe_at_ns()) - now;
     if (stop_ && (!is_on_ || off_ns > 0 || !staging_.has_queued() || now >= drain_until_ns_)) {
       writer_ended_ = true;
       write_wake_.notify_all();
@@ -76,7 +76,7 @@ bool RemoteTier::unlocked(std::unique_lock<std::mutex>& lock, const Work& work) 
   try {
     work();
   } catch (const std::bad_alloc&) {
-    rest_without_memory(write_connection_, write_pause_ns_);
+    rest_without_memory(write_connection_, write_breaker_);
     is_done = false;
   }
   lock.lock();
@@ -90,11 +90,11 @@ void RemoteTier::probe() {
     bool was_on;
     {
       const std::lock_guard lock(mutex_);
-      was_on = read_pause_ns_ == 0 && write_pause_ns_ == 0;
+      was_on = read_breaker_.pause_ns() == 0 && write_breaker_.pause_ns() == 0;
     }
     // Once, not for every attempt.
     if (was_on) spdlog::warn("remote tier {}: {}", url_.display(), write_connection_.error());
-    turn_off(outcome, write_connection_.error(), write_pause_ns_);
+    turn_off(outcome, write_connection_.error(), write_breaker_);
     return;
   }
   {
@@ -113,7 +113,7 @@ std::vector<int> RemoteTier::write_batch(const std::vector<int>& buffers) {
     unsent = missing.empty() ? missing : send_blocks(missing);
   const std::lock_guard lock(mutex_);
   stats_.write_ns += steady_now_ns() - start_ns;
-  if (unsent.empty()) write_pause_ns_ = 0;
+  if (unsent.empty()) write_breaker_.succeed();
   return unsent;
 }
 

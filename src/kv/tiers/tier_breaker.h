@@ -4,18 +4,18 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/clock.h"
+
 namespace larder {
 
 // Thread: the owner's lock.
 class TierBreaker {
  public:
-  struct Config {
-    int num_failures_to_off = 1;
-    std::int64_t first_retry_ns = 0;
-    std::int64_t max_retry_ns = 0;  // the pause doubles up to this
-  };
-
-  explicit TierBreaker(const Config& config) : config_(config) {}
+  // The pause doubles from the first to the second.
+  TierBreaker(int first_retry_ms, int max_retry_ms, int num_failures_to_off = 1)
+      : first_retry_ns_(first_retry_ms * kNsPerMs),
+        max_retry_ns_(max_retry_ms * kNsPerMs),
+        num_failures_to_off_(num_failures_to_off) {}
 
   // After its pause it is on again: what fails then puts it off for longer.
   bool is_on(std::int64_t now_ns) const { return now_ns >= off_until_ns_; }
@@ -27,15 +27,17 @@ class TierBreaker {
   // Whether this one put it off.
   bool fail(std::int64_t now_ns) {
     if (!is_on(now_ns)) return false;
-    if (pause_ns_ == 0 && ++num_failures_ < config_.num_failures_to_off) return false;
-    pause_ns_ = std::clamp(2 * pause_ns_, config_.first_retry_ns, config_.max_retry_ns);
+    if (pause_ns_ == 0 && ++num_failures_ < num_failures_to_off_) return false;
+    pause_ns_ = std::clamp(2 * pause_ns_, first_retry_ns_, max_retry_ns_);
     off_until_ns_ = now_ns + pause_ns_;
     return true;
   }
   std::int64_t pause_ns() const { return pause_ns_; }
 
  private:
-  Config config_;
+  const std::int64_t first_retry_ns_;
+  const std::int64_t max_retry_ns_;
+  const int num_failures_to_off_;
   int num_failures_ = 0;
   std::int64_t pause_ns_ = 0;
   std::int64_t off_until_ns_ = 0;
