@@ -488,7 +488,7 @@ void KvCache::hold(BlockId block, bool borrows) {
 }
 
 void KvCache::drop(BlockId block, const BlockTable& table) {
-  cache_.release(block, table.keeps_longer_, table.borrows_);
+  cache_.release(block, table.keeps_longer_);
   if (cache_.num_users(block) > 0) return;
   num_slots_used_ -= life(block).num_used;
   if (!table.borrows_ || life(block).last_used_ns == 0) life(block).last_used_ns = clock_.now_ns();

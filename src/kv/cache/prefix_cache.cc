@@ -402,15 +402,15 @@ void PrefixCache::free_node(NodeId id) {
 }
 
 void PrefixCache::hold(BlockId block, bool borrows) {
-  if (is_idle(block)) move(block, borrows ? State::kLent : State::kUsed);
+  const bool is_lent = owners_[index_of(block)].state == State::kLent;
+  if (is_idle(block) || (is_lent && !borrows)) move(block, borrows ? State::kLent : State::kUsed);
   pool_.hold(block);
 }
 
-void PrefixCache::release(BlockId block, bool keeps_longer, bool borrows) {
+void PrefixCache::release(BlockId block, bool keeps_longer) {
   pool_.release(block);
   const Owner& owner = owners_[index_of(block)];
   if (owner.state == State::kOutside || num_users(block) > 0) return;
-  if (owner.state == State::kLent && !borrows) move(block, State::kUsed);
   settle(block, keeps_longer);
 }
 

@@ -113,10 +113,10 @@ class PrefixCache {
   int num_users(BlockId block) const {
     return pool_.ref_count(block) - (node_of(block) == kNoNode ? 0 : 1);
   }
-  // A table's, of any block; the last one frees a block without a node. Who borrows an idle one does not use it: if it
-  // is the last to release it, too, its place among the idle ones is the one that it had.
+  // A table's, of any block; the last one frees a block without a node. Who borrows an idle one does not use it: if nobody
+  // else has meanwhile, its place among the idle ones is the one that it had.
   void hold(BlockId block, bool borrows);
-  void release(BlockId block, bool keeps_longer, bool borrows);
+  void release(BlockId block, bool keeps_longer);
   bool is_idle(BlockId block) const { return is_idle(owners_[index_of(block)].state); }
   int num_idle() const { return num_idle_; }
   // Whether the policy has the block on offer: nobody needs it, nor is it to stay.

@@ -120,17 +120,18 @@ class Walk {
 
   void hold(const Table& table, BlockId block) {
     if (block == BlockId::kNone) return;
-    if (num_users_[at(block)]++ == 0) is_lent_[at(block)] = table.borrows;
+    const bool is_first = num_users_[at(block)]++ == 0;
+    is_lent_[at(block)] = table.borrows && (is_first || is_lent_[at(block)]);
     cache_.hold(block, table.borrows);
   }
-  void release(const Table& table, BlockId& entry) {
+  void release(BlockId& entry) {
     const BlockId block = std::exchange(entry, BlockId::kNone);
     if (block == BlockId::kNone) return;
     const int num_given_back = policy_.num_given_back;
     const bool keeps_longer = below(2) == 0;
-    cache_.release(block, keeps_longer, table.borrows);
+    cache_.release(block, keeps_longer);
     const bool is_given_back = --num_users_[at(block)] == 0 && cache_.node_of(block) != kNoNode &&
-                               !(std::exchange(is_lent_[at(block)], false) && table.borrows);
+                               !std::exchange(is_lent_[at(block)], false);
     ASSERT_EQ(policy_.num_given_back - num_given_back, is_given_back ? 1 : 0);
     if (!is_given_back) return;
     EXPECT_EQ(policy_.last_use.keeps_longer, keeps_longer);
@@ -165,13 +166,13 @@ class Walk {
   }
 
   void slide(Table& table) {
-    if (!table.blocks.empty()) release(table, one_of(table.blocks)[1]);
+    if (!table.blocks.empty()) release(one_of(table.blocks)[1]);
   }
 
   void close(int index) {
     Table& table = tables_[static_cast<std::size_t>(index)];
     for (auto& blocks : std::views::reverse(table.blocks)) {
-      for (BlockId& block : blocks) release(table, block);
+      for (BlockId& block : blocks) release(block);
     }
     tables_.erase(tables_.begin() + index);
   }
@@ -241,7 +242,7 @@ class Walk {
   std::int64_t now_ns_ = 0;
   std::vector<Table> tables_;
   std::array<int, kNumBlocks> num_users_{};  // tables that hold it
-  std::array<bool, kNumBlocks> is_lent_{};   // its first holder took it idle, and borrows it
+  std::array<bool, kNumBlocks> is_lent_{};   // who took it idle borrows it, and nobody else has taken it but to borrow it, too
   std::map<BlockId, std::int64_t> pinned_until_ns_;
   int num_times_[2][2] = {};
 };
