@@ -1,6 +1,7 @@
 // Requests whose reader is behind: they hold nothing, and go on as if nothing had been.
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <memory>
 #include <random>
 #include <utility>
@@ -214,13 +215,13 @@ class PausingEngine {
     std::vector<int> behind_a_pause;  // numbers of tokens
   };
   // Throws what submit() does.
-  std::unique_ptr<Answer> ask(int num_prompt, std::uint64_t tenant = 0) {
-    auto answer = std::make_unique<Answer>();
+  Answer* ask(int num_prompt, std::uint64_t tenant = 0) {
+    Answer* const answer = &answers_.emplace_back();
     Request request;
     request.prompt = random_tokens(num_prompt, 1);
     request.sampling = drawn();
     request.tenant = tenant;
-    request.on_update = [told = answer.get()](RequestUpdate&& update) {
+    request.on_update = [told = answer](RequestUpdate&& update) {
       if (update.follows_pause) told->behind_a_pause.push_back(told->num_tokens);
       told->num_tokens += static_cast<int>(update.tokens.size());
       told->finish = update.finish;
@@ -230,8 +231,8 @@ class PausingEngine {
     return answer;
   }
   // One of five tokens, which waits for its reader then.
-  std::unique_ptr<Answer> ask_and_pause(int num_prompt, std::uint64_t tenant = 0) {
-    std::unique_ptr<Answer> answer = ask(num_prompt, tenant);
+  Answer* ask_and_pause(int num_prompt, std::uint64_t tenant = 0) {
+    Answer* const answer = ask(num_prompt, tenant);
     while (answer->num_tokens < 5) EXPECT_TRUE(engine.step());
     engine.pause(answer->id, true);
     EXPECT_FALSE(engine.step());
@@ -251,6 +252,7 @@ class PausingEngine {
     return config;
   }
 
+  std::deque<Answer> answers_;  // whose ends the engine tells in its destructor, if not before
   TinyModel model_{"tiny_llama"};
   KvStorage storage_{model_.layout, 400};
   Transformer transformer_{model_.config, model_.weights, model_.layout, select_kernels(), model_.pool,
@@ -315,7 +317,7 @@ TEST(EnginePauses, TakeNoTime) {
 // Else there would be as many as there are connections.
 TEST(EnginePauses, HavePlacesInLine) {
   PausingEngine pausing({.max_sequences = 2, .max_waiting = 3});
-  std::vector<std::unique_ptr<PausingEngine::Answer>> answers;
+  std::vector<PausingEngine::Answer*> answers;
   for (int i = 0; i < 3; ++i) answers.push_back(pausing.ask_and_pause(20));
   const EngineStats stats = pausing.engine.stats();
   EXPECT_EQ(stats.num_paused, 3);
@@ -338,7 +340,7 @@ TEST(EnginePauses, HavePlacesInLine) {
 
 TEST(EnginePauses, HoldTokensInLine) {
   PausingEngine pausing({.max_waiting_tokens = 100});
-  const auto paused = pausing.ask_and_pause(55);
+  pausing.ask_and_pause(55);
   EXPECT_THROW((void)pausing.ask(41), Error);
   const auto waiting = pausing.ask(40);
   pausing.run();
@@ -347,7 +349,7 @@ TEST(EnginePauses, HoldTokensInLine) {
 
 TEST(EnginePauses, OfOneTenantLeaveOthersTheirRoom) {
   PausingEngine pausing({.max_waiting = 8});
-  std::vector<std::unique_ptr<PausingEngine::Answer>> answers;
+  std::vector<PausingEngine::Answer*> answers;
   for (int i = 0; i < 6; ++i) answers.push_back(pausing.ask_and_pause(20, 1));
   EXPECT_THROW((void)pausing.ask(20, 1), Error);
   const auto others = pausing.ask(20, 2);
