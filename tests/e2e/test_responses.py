@@ -295,3 +295,39 @@ def test_keys_do_not_see_each_other():
                 call()
         theirs = other.responses.create(model="smollm2", input=STORY * 3, max_output_tokens=2)
         assert theirs.usage.input_tokens_details.cached_tokens == 0
+
+
+def test_compact(server):
+    """What it gives goes on as the conversation did; the compaction alone is the same."""
+    client = server.client
+    items = []
+    for number, text in enumerate(TURNS[:6]):
+        items.append({"role": "user", "content": text})
+        response = client.responses.create(model="smollm2", input=items, max_output_tokens=30, temperature=0)
+        items += [item.model_dump(exclude_none=True) for item in response.output]
+    before = client.responses.input_tokens.count(model="smollm2", input=items).input_tokens
+    plain = client.responses.compact(model="smollm2", input=items)
+    assert plain.object == "response.compaction" and plain.id.startswith("resp_")
+    assert [item.type for item in plain.output] == ["message", "message", "compaction"]
+    assert [item.role for item in plain.output[:2]] == ["user", "assistant"]
+    assert plain.output[1].content[0].text == response.output_text
+    # The question for the summary stands behind the prompt that is cached.
+    usage = plain.usage
+    assert usage.total_tokens == usage.input_tokens + usage.output_tokens and usage.output_tokens > 0
+    assert usage.input_tokens_details.cached_tokens > 0.5 * usage.input_tokens
+    # What is summed up is the same with instructions, and it was.
+    known = client.responses.compact(model="smollm2", input=items, instructions="Be brief.")
+    assert known.usage.total_tokens == 0 and known.output[-1].encrypted_content == plain.output[-1].encrypted_content
+    history = [item.to_dict(warnings=False) for item in plain.output]  # its types know no message of a user
+    question = {"role": "user", "content": "What did I ask about?"}
+    whole = client.responses.create(model="smollm2", input=[*history, question], max_output_tokens=12, temperature=0)
+    alone = client.responses.create(model="smollm2", input=[history[-1], question], max_output_tokens=12, temperature=0)
+    assert whole.output_text == alone.output_text
+    print(f"{before} tokens, then {whole.usage.input_tokens}")
+    assert whole.usage.input_tokens == alone.usage.input_tokens < before
+    # Of a chain; and again, of what was compacted.
+    chain = client.responses.compact(model="smollm2", previous_response_id=whole.id)
+    assert [item.type for item in chain.output] == ["message", "message", "compaction"]
+    with pytest.raises(openai.BadRequestError) as error:
+        client.responses.compact(model="smollm2", input=[{"role": "system", "content": "Be brief."}])
+    assert error.value.body["param"] == "input"

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "server/api/item_page.h"
+#include "server/api/response_plan.h"
 #include "server/api/responses_writer.h"
 #include "server/api/router.h"
 #include "server/chat/response_items.h"
@@ -75,32 +76,6 @@ std::string response_id(const HttpRequest& request) {
 }
 
 }  // namespace
-
-// A request, with all that it refers to.
-struct Router::ResponsePlan {
-  ResponsesRequest parsed;
-  ChatRequest chat;
-  ResponseDraft draft;
-  std::string told_summary;  // the last one that is among the items, and with what it is kept
-  Json told_first_kept;
-  std::string system_items;  // see ItemChat
-
-  // An item for what was dropped since the last one that the client has; else null.
-  Json compaction(const HistoryReport& report) const {
-    const std::string& summary = report.summary.text;
-    if (report.kept.is_null() || summary.empty()) return {};
-    // The summary alone does not tell: more turns may be summed up in the same words.
-    if (summary == told_summary && first_kept(report.kept) == told_first_kept) return {};
-    Json kept = report.kept;
-    // Each request brings its own instructions.
-    if (!system_items.empty()) {
-      kept[0]["content"] = system_items;
-    } else if (!parsed.instructions.empty()) {
-      kept.erase(0);
-    }
-    return make_compaction(summary, kept);
-  }
-};
 
 std::string Router::owner_of(const HttpRequest& request) const {
   return derive_salt(keys_.empty() ? std::nullopt : key_of(request), {});
@@ -174,11 +149,10 @@ Router::ResponsePlan Router::plan_response(const HttpRequest& request,
     draft.previous = sessions_->find_response(draft.owner, id);
     if (draft.previous == nullptr) fail_not_found("response", id, "previous_response_id");
     if (!sessions_->may_be_followed(*draft.previous))
-      throw Error(ErrorKind::kInvalidArgument,
-                  fmt::format("previous_response_id: it and the responses before it have {} bytes, at most {} may be gone on "
-                              "with; begin anew, with what matters of them as input",
-                              draft.previous->num_chain_bytes, sessions_->max_chain_bytes()),
-                  "previous_response_id");
+      fail_field("previous_response_id",
+                 fmt::format("it and the responses before it have {} bytes, at most {} may be gone on with; begin anew, with "
+                             "what matters of them as input",
+                             draft.previous->num_chain_bytes, sessions_->max_chain_bytes()));
     items = draft.previous->history();
   } else if (!parsed.conversation_id.empty()) {
     const ConversationPtr conversation =
@@ -226,8 +200,9 @@ Router::ResponsePlan Router::plan_response(const HttpRequest& request,
   for (std::size_t i = 0; i < chat.messages.size(); ++i) chat.messages[i].sent_as = spelled.sent_as[i];
   chat.known_turns = std::move(spelled.known_turns);
   chat.summary = std::move(spelled.summary);
+  if (parsed.use != ResponsesUse::kCompaction || spelled.holds_compacted) items.clear();
   return {std::move(parsed), std::move(chat), std::move(draft), std::move(spelled.told_summary),
-          std::move(spelled.told_first_kept), std::move(spelled.system_items)};
+          std::move(spelled.told_first_kept), std::move(spelled.system_items), std::move(items)};
 }
 
 Reply Router::create_response(const HttpRequest& request, Mailbox::Wake wake) const {
@@ -249,7 +224,7 @@ Reply Router::create_response(const HttpRequest& request, Mailbox::Wake wake) co
 
 Reply Router::count_input_tokens(const HttpRequest& request, Mailbox::Wake wake) const {
   ResponsePlan plan =
-      plan_response(request, parse_responses_request(parse_body(request), rules(), true));
+      plan_response(request, parse_responses_request(parse_body(request), rules(), ResponsesUse::kCount));
   SettledChat settled;
   if (auto errand = settle_chat(request, plan.chat, settled)) return generate(request, *std::move(errand), std::move(wake));
   const std::size_t num_tokens = tokens_of_any_number(std::move(plan.chat), model_).size();

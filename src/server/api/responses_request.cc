@@ -305,10 +305,11 @@ Json read_metadata(const Json& body) {
 }
 
 ResponsesRequest parse_responses_request(const Json& body, const RequestRules& rules,
-                                         bool is_count) {
+                                         ResponsesUse use) {
   const Fields fields(body, "");
   refuse_missing_features(fields);
   ResponsesRequest request;
+  request.use = use;
   RequestRules longer = rules;
   longer.takes_long_ttl = true;
   request.options = read_generation_options(fields, longer);
@@ -316,7 +317,7 @@ ResponsesRequest parse_responses_request(const Json& body, const RequestRules& r
       .messages = "input", .max_tokens = "max_output_tokens", .logprobs = "top_logprobs"};
   read_text_format(fields, request);
   request.options.n = request.options.best_of = 1;
-  if (is_count) request.options.stream = false;
+  if (use != ResponsesUse::kAnswer) request.options.stream = false;
   read_cache(fields, request);
   read_length(fields, request);
   read_logprobs(fields, rules, request);
@@ -324,7 +325,11 @@ ResponsesRequest parse_responses_request(const Json& body, const RequestRules& r
   read_input(fields, request);
   read_tools(fields, request);
   read_context(fields, request);
-  request.stores = fields.boolean("store", true);
+  if (use == ResponsesUse::kCompaction) {
+    request.options.history.strategy = HistoryStrategy::kSummary;
+    request.options.history.drops_all = true;
+  }
+  request.stores = use != ResponsesUse::kCompaction && fields.boolean("store", true);
   request.echo["metadata"] = read_metadata(body);
   request.echo["store"] = request.stores;
   request.template_kwargs = read_template_kwargs(fields);

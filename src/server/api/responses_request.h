@@ -14,6 +14,10 @@
 
 namespace larder {
 
+// What a request's body is for: an answer; its prompt's length, of /v1/responses/input_tokens; or a conversation that is
+// to be summed up, of /v1/responses/compact.
+enum class ResponsesUse { kAnswer, kCount, kCompaction };
+
 struct ResponsesRequest {
   GenerationOptions options;
   std::string instructions;            // "" = none
@@ -26,14 +30,14 @@ struct ResponsesRequest {
   bool stores = true;                  // the response can be retrieved and followed
   bool prewarms = false;               // the prompt goes into the cache, nothing is generated
   bool compacts = false;               // context_management: a summary is an item of the output
+  ResponsesUse use = ResponsesUse::kAnswer;
   bool wants_logprobs = false;         // in the text's parts
   // The request's fields that the response repeats, under their names.
   Json echo = Json::object();
 };
 
-// is_count: of /v1/responses/input_tokens, which asks for the prompt's length only.
 ResponsesRequest parse_responses_request(const Json& body, const RequestRules& rules,
-                                         bool is_count = false);
+                                         ResponsesUse use = ResponsesUse::kAnswer);
 
 // {"key": "value"}, at most 16 of them; an absent one is {}.
 Json read_metadata(const Json& body);

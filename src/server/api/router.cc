@@ -30,6 +30,7 @@ const Router::Route Router::kRoutes[] = {
     {"POST", "/v1/completions", false, true, false, false, &Router::completions},
     {"POST", "/v1/responses", false, true, false, false, &Router::create_response},
     {"POST", "/v1/responses/input_tokens", false, true, false, true, &Router::count_input_tokens},
+    {"POST", "/v1/responses/compact", false, true, false, true, &Router::compact_response},
     {"GET", "/v1/responses/{id}", false, false, false, true, &Router::get_response},
     {"DELETE", "/v1/responses/{id}", false, false, false, false, &Router::delete_response},
     {"GET", "/v1/responses/{id}/input_items", false, false, false, true, &Router::list_input_items},

@@ -97,6 +97,7 @@ class Router {
   Reply chat(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply completions(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply create_response(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply compact_response(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply count_input_tokens(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply get_response(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply delete_response(const HttpRequest& request, Mailbox::Wake wake) const;

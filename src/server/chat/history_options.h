@@ -17,6 +17,7 @@ enum class HistoryStrategy {
 struct HistoryOptions {
   HistoryStrategy strategy = HistoryStrategy::kNone;
   int max_tokens = 0;  // of the prompt; 0 = three quarters of what the model takes
+  bool drops_all = false;  // before the last turn, however little it is: of a conversation that is to be compacted
 };
 
 inline constexpr std::string_view kHistoryStrategies =

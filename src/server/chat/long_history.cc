@@ -97,9 +97,11 @@ std::string question_of(const std::vector<ChatMessage>& messages) {
 void drop(ChatRequest& chat, const HistoryCut& cut) {
   const std::size_t num_dropped = cut.num_dropped();
   chat.num_dropped = static_cast<int>(num_dropped);
+  std::optional<ChatMessage> unanswered;
+  if (cut.unanswered) unanswered = chat.messages[*cut.unanswered];
   const auto begin = chat.messages.begin();
-  chat.messages.erase(begin + static_cast<std::ptrdiff_t>(cut.num_head),
-                      begin + static_cast<std::ptrdiff_t>(cut.first_kept));
+  const auto head = static_cast<std::ptrdiff_t>(cut.num_head);
+  chat.messages.erase(begin + head, begin + static_cast<std::ptrdiff_t>(cut.first_kept));
   const auto is_dropped = [&](auto message) {
     return std::cmp_greater_equal(message, cut.num_head) &&
            std::cmp_less(message, cut.first_kept);
@@ -114,6 +116,13 @@ void drop(ChatRequest& chat, const HistoryCut& cut) {
       mark.message -= static_cast<int>(num_dropped);
     }
   }
+  if (unanswered) chat.messages.insert(chat.messages.begin() + head, std::move(*unanswered));
+}
+
+// Tokens. Of a short conversation that is to be compacted a summary is to be shorter still.
+int summary_room(const HistoryReport& report, int room) {
+  constexpr int kLeast = 64;
+  return report.options.drops_all ? std::min(room, std::max(report.num_dropped_tokens / 2, kLeast)) : room;
 }
 
 void count_dropped(const std::vector<ChatMessage>& messages, const std::vector<int>& sizes,
@@ -122,7 +131,7 @@ void count_dropped(const std::vector<ChatMessage>& messages, const std::vector<i
   report.num_dropped_turns = static_cast<int>(turns.size());
   report.num_dropped_messages = static_cast<int>(cut.num_dropped());
   for (std::size_t i = cut.num_head; i < cut.first_kept; ++i) report.num_dropped_tokens += sizes[i];
-  report.num_kept_messages = static_cast<int>(messages.size() - cut.num_dropped());
+  report.num_kept_messages = static_cast<int>(messages.size() - cut.num_dropped()) + (cut.unanswered ? 1 : 0);
 }
 
 }  // namespace
@@ -148,6 +157,23 @@ HistoryCut roll_window(const std::vector<ChatMessage>& messages, const std::vect
                         (steps == nullptr || steps->empty() || steps->back() < cut.first_kept);
     if (steps != nullptr && is_new) steps->push_back(cut.first_kept);
   }
+  return cut;
+}
+
+HistoryCut drop_turns(const std::vector<ChatMessage>& messages, const std::vector<int>& sizes, int limit) {
+  HistoryCut cut;
+  cut.num_head = cut.first_kept = head_of(messages);
+  if (cut.num_head == messages.size()) return cut;
+  std::size_t last = messages.size() - 1;
+  while (!begins_turn(messages[last])) --last;
+  std::int64_t size = 0;
+  for (std::size_t i = last; i < messages.size(); ++i) size += sizes[i];
+  const bool stays = last > cut.num_head && size <= limit / 2;
+  cut.first_kept = stays ? last : messages.size();
+  const Json& end = messages.back().json;
+  const auto calls = end.find("tool_calls");
+  const bool is_answered = role_of(messages.back()) == "assistant" && (calls == end.end() || calls->is_null());
+  if (!stays && !is_answered) cut.unanswered = last;
   return cut;
 }
 
@@ -194,7 +220,10 @@ std::optional<HistoryReport> shorten_history(ChatRequest& chat, const Summarizer
   const int room = std::max((limit - sizes.head) / kRoomStep * kRoomStep, 1);
   const int extra = strategy == HistoryStrategy::kRollingWindow ? 0 : room / kQuotedShare;
   std::vector<std::size_t> steps;
-  const HistoryCut cut = roll_window(chat.messages, sizes.messages, room - extra, &steps);
+  report.cut = report.options.drops_all ? drop_turns(chat.messages, sizes.messages, room - extra)
+                                        : roll_window(chat.messages, sizes.messages, room - extra, &steps);
+  const HistoryCut& cut = report.cut;
+  if (report.options.drops_all && cut.num_dropped() > 0) steps = {cut.first_kept};
 
   count_dropped(chat.messages, sizes.messages, cut, report);
   if (sums_up) report.summary.text = chat.summary;
@@ -204,7 +233,7 @@ std::optional<HistoryReport> shorten_history(ChatRequest& chat, const Summarizer
       retrieve(chat.messages, cut, summarizer.tokenizer, report, extra);
     }
     if (sums_up) {
-      report.to_ask = sum_up({chat, cut.num_head, std::move(steps), extra}, summarizer, report.summary);
+      report.to_ask = sum_up({chat, cut.num_head, std::move(steps), summary_room(report, extra)}, summarizer, report.summary);
       if (report.to_ask) return report;
     }
     drop(chat, cut);

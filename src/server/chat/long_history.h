@@ -23,6 +23,8 @@ namespace larder {
 struct HistoryCut {
   std::size_t num_head = 0;
   std::size_t first_kept = 0;
+  // Of the dropped ones the user's message that stays all the same, as nothing has answered it yet; see drop_turns().
+  std::optional<std::size_t> unanswered = std::nullopt;
 
   std::size_t num_dropped() const { return first_kept - num_head; }
 };
@@ -32,6 +34,10 @@ struct HistoryCut {
 // last turn stays whatever its size. steps: where first_kept stood after each dropping.
 HistoryCut roll_window(const std::vector<ChatMessage>& messages, const std::vector<int>& sizes, int limit,
                        std::vector<std::size_t>* steps = nullptr);
+
+// All turns before the last one; the last one, too, where it is the only one or has more than half of the limit. Then the
+// user's message that it begins with stays, unless its answer is there.
+HistoryCut drop_turns(const std::vector<ChatMessage>& messages, const std::vector<int>& sizes, int limit);
 
 // Tokens of each message's text, and of what the template puts around them.
 struct MessageSizes {
@@ -43,6 +49,7 @@ MessageSizes measure_messages(const ChatRequest& chat, const Summarizer& summari
 // What was done, for the reply.
 struct HistoryReport {
   HistoryOptions options;  // max_tokens as it was applied
+  HistoryCut cut;          // of the messages as they came
   int num_dropped_messages = 0;
   int num_dropped_turns = 0;   // the conversation's first ones
   int num_dropped_tokens = 0;  // about

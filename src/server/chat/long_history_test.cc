@@ -125,6 +125,57 @@ TEST(LongHistory, WindowDropsWholeTurnsDownToHalf) {
   EXPECT_EQ(roll_window({message_of("system", "x")}, {10}, 1).num_dropped(), 0u);
 }
 
+// Of a conversation that is to be compacted.
+TEST(LongHistory, TurnsAreDroppedUpToTheLast) {
+  std::vector<ChatMessage> messages = messages_of(conversation(3));
+  std::vector<int> sizes(messages.size(), 10);
+  HistoryCut cut = drop_turns(messages, sizes, 40);
+  EXPECT_EQ(cut.num_head, 1u);
+  EXPECT_EQ(cut.first_kept, 5u);
+  EXPECT_FALSE(cut.unanswered);
+  // The last one has more than half of it. A question that nothing has answered yet stays all the same.
+  EXPECT_EQ(drop_turns(messages, sizes, 39).first_kept, messages.size());
+  EXPECT_FALSE(drop_turns(messages, sizes, 39).unanswered);
+  messages.back().json["tool_calls"] = Json::array({{{"id", "c"}}});
+  EXPECT_EQ(drop_turns(messages, sizes, 39).unanswered, 5u);
+  messages.pop_back();
+  EXPECT_FALSE(drop_turns(messages, sizes, 20).unanswered) << "it is kept itself";
+  // One that is the only one.
+  cut = drop_turns(messages_of(conversation(1)), sizes, 1000);
+  EXPECT_EQ(cut.first_kept, 3u);
+  EXPECT_EQ(drop_turns(messages_of(Json::array({message("system", "x")})), sizes, 1000).num_dropped(), 0u);
+}
+
+TEST(LongHistory, AnUnansweredQuestionOutlivesItsTurn) {
+  Fake fake;
+  Json messages = conversation(3);
+  messages.erase(messages.end() - 1);
+  messages.back()["content"] = std::string(3000, 'x');
+  ChatRequest chat = chat_of(messages, HistoryStrategy::kSummary, 4000);
+  chat.options.history.drops_all = true;
+  const auto report = fake.shorten(chat);
+  ASSERT_EQ(chat.messages.size(), 2u);
+  EXPECT_EQ(chat.messages[0].json["content"], "You are helpful.\n\nSummary of the conversation so far:\nSummary 1.");
+  EXPECT_EQ(chat.messages[1].json, messages.back());
+  EXPECT_EQ(report->num_kept_messages, 2);
+  EXPECT_EQ(report->num_dropped_turns, 3);
+  ASSERT_EQ(fake.asked.size(), 1u);
+  EXPECT_EQ(fake.asked[0].messages.size(), messages.size() + 1) << "of all that there was";
+}
+
+TEST(LongHistory, ASummaryOnRequestIsShorterThanWhatItSumsUp) {
+  const auto most = [](int num_turns) {
+    Fake fake;
+    ChatRequest chat = chat_of(conversation(num_turns), HistoryStrategy::kSummary, 0);
+    chat.options.history.drops_all = true;
+    const auto report = fake.shorten(chat);
+    EXPECT_LE(fake.asked.at(0).options.sampling.max_tokens, std::max(64, report->num_dropped_tokens / 2));
+    return fake.asked.at(0).options.sampling.max_tokens;
+  };
+  EXPECT_LT(most(2), most(10));
+  EXPECT_LT(most(10), most(40));
+}
+
 // What was dropped stays dropped, and while nothing is dropped the prompt only grows.
 TEST(LongHistory, WindowIsTheSameFromRequestToRequest) {
   const Json all = conversation(200);

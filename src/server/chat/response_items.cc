@@ -221,12 +221,17 @@ class ChatBuilder {
     if (!ours) return add_summary(content);
     chat_.told_summary = ours->summary;
     chat_.told_first_kept = first_kept(ours->messages);
-    if (num_turns_ > 0) return;  // what it sums up is there as well
+    if (num_turns_ > 0) {
+      // Else what it sums up is there as well. Where it is not, that is all that came before.
+      if (has_just(ours->messages)) chat_.summary = ours->summary;
+      return;
+    }
     const bool has_system = num_messages_ > 0;
     add_summary(ours->summary);
     for (const Json& message : ours->messages) {
       const bool is_system = message.value("role", "") == "system";
       if (is_system && has_system) continue;
+      chat_.holds_compacted = true;
       const bool has_text = message.contains("content") && message["content"].is_string();
       if (is_system && has_text && follows_instructions()) {
         join_instructions(message);
@@ -254,6 +259,19 @@ class ChatBuilder {
     if (role == "assistant") take_thought(message);
     thought_.clear();  // of an answer alone
     return message;
+  }
+
+  // Whether the chat is as yet what a compaction keeps. The system's messages may be others.
+  bool has_just(const Json& kept) const {
+    const auto without_system = [](const Json& messages) {
+      std::vector<const Json*> rest;
+      for (const Json& message : messages)
+        if (!is_system_role(message["role"].get_ref<const std::string&>())) rest.push_back(&message);
+      return rest;
+    };
+    return std::ranges::equal(without_system(chat_.messages), without_system(kept), [](const Json* own, const Json* other) {
+      return (*own)["role"] == (*other)["role"] && text_of(*own) == text_of(*other);
+    });
   }
 
   // An answer may have several.

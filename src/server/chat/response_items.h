@@ -31,7 +31,8 @@ void require_new_ids(const std::vector<Json>& added, const std::vector<ItemPtr>&
 Json make_output_message(const std::string& id, const std::string& text, bool is_complete,
                          Json logprobs = Json::array());
 
-// A summary of what came before the messages kept, and these themselves: a chat's.
+// A summary of what came before the messages kept, and these themselves: a chat's. Of one that goes on with no other
+// items, or with those alone that these messages are made of, before it.
 Json make_compaction(const std::string& summary, const Json& kept);
 // The first of the messages kept that is no system prompt, by which one cut is told from the next; null = none.
 Json first_kept(const Json& kept);
@@ -50,7 +51,7 @@ std::string whole_name(const ToolName& tool);
 
 // A chat for the template: OpenAI's chat messages, not yet checked, with the answers whose tokens are
 // known. Reasoning is left out. Where what a compaction of ours sums up is there as well, it is passed
-// over; else it stands for that. A system message behind the instructions joins them, an answer's text
+// over; else it stands for that, beside the messages that it keeps, or that are there before it. A system message behind the instructions joins them, an answer's text
 // behind its calls is of their message.
 struct ItemChat {
   Json messages = Json::array();
@@ -60,6 +61,7 @@ struct ItemChat {
   std::string summary;       // of compactions, for what the messages do not hold; "" = none
   std::string told_summary;  // of our last compaction
   Json told_first_kept;      // what first_kept() finds in it
+  bool holds_compacted = false;  // some of the messages, or of what joined the first one, are of a compaction
   std::string system_items;  // text of those that have joined the instructions; "" = none
 };
 // instructions: "" = none; they go first. tools: the request's, which calls of the same are named as.

@@ -218,14 +218,26 @@ TEST(ResponseItems, OurCompactionsStandForWhatTheySumUp) {
   EXPECT_EQ(alone.sent_as, (std::vector<int>{-1, -1, 1}));
 
   // With all that it sums up before it, or with the system's messages.
-  std::vector<ItemPtr> all = items_of(R"([{"role": "user", "content": "a"}])");
+  std::vector<ItemPtr> all = items_of(R"([{"role": "user", "content": "We met."}, {"role": "user", "content": "a"}])");
   all.insert(all.end(), rest.begin(), rest.end());
-  EXPECT_EQ(to_chat("", all).messages.size(), 2u);
+  EXPECT_EQ(to_chat("", all).messages.size(), 3u);
   EXPECT_EQ(to_chat("", all).summary, "");
   EXPECT_EQ(to_chat("", all).told_summary, "They met.");
   std::vector<ItemPtr> system = items_of(R"([{"role": "system", "content": "Hm."}])");
   system.insert(system.end(), rest.begin(), rest.end());
   EXPECT_EQ(to_chat("", system).messages.size(), 3u);
+
+  // With what it keeps before it, and no more.
+  const std::vector<ItemPtr> beside(all.begin() + 1, all.end());
+  for (const char* instructions : {"", "Be brief."}) {
+    EXPECT_EQ(to_chat(instructions, beside).summary, "They met.");
+    EXPECT_EQ(to_chat(instructions, beside).messages.back()["content"], "b");
+    EXPECT_FALSE(to_chat(instructions, beside).holds_compacted);
+  }
+  EXPECT_TRUE(alone.holds_compacted);
+  std::vector<ItemPtr> twice = beside;
+  twice.insert(twice.begin() + 1, make_item(make_compaction("They had met.", kept)));
+  EXPECT_EQ(to_chat("", twice).summary, "They met.") << "the last one's";
 
   // One that somebody changed is a text like another's.
   const std::string broken = ours->json["encrypted_content"].get<std::string>().substr(0, 30);

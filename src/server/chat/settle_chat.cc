@@ -33,7 +33,8 @@ SettledChat settle(ChatRequest& chat, const ServedModel& model, const Summarizer
   if (settled.question() != nullptr) return settled;
   adapt_chat(chat, model.abilities);
   chat.known_turns = recall_turns(answers, summarizer.salt, chat);
-  settled.last = HistoryTokens::digest_of(chat.messages.back().json);
+  // All may have been summed up, of a chat that is not to be answered.
+  if (!chat.messages.empty()) settled.last = HistoryTokens::digest_of(chat.messages.back().json);
   if (settled.history) put_quotes(chat, *settled.history);
   return settled;
 }

@@ -78,7 +78,7 @@ TEST(HttpServer, AWrongMethodIsToldTheRightOnes) {
       {"GET", "/v1/chat/completions", "POST", "it"},
       {"DELETE", "/health", "GET, HEAD", "it"},
       {"PUT", "/v1/conversations/conv_1", "GET, HEAD, POST, DELETE", "/v1/conversations/{id}"},
-      {"POST", "/v1/responses/compact", "GET, HEAD, DELETE", "/v1/responses/{id}"},
+      {"POST", "/v1/responses/steer", "GET, HEAD, DELETE", "/v1/responses/{id}"},
       {"PUT", "/v1/responses/input_tokens", "POST, GET, HEAD, DELETE", "it"},
   };
   for (const auto& [method, path, allowed, subject] : cases) {
