@@ -28,6 +28,7 @@
 #include "model/vocabulary.h"
 #include "plan/largest.h"
 #include "plan/step_speed.h"
+#include "server/api/event_log.h"
 #include "server/chat/next_turn.h"
 #include "server/http/client_memory.h"
 #include "server/report/cache_log.h"
@@ -303,7 +304,8 @@ std::int64_t bookkeeping_bytes(const ServerLimits& limits) {
   return in_line_bytes + static_cast<std::int64_t>((body_bytes - usual_bytes) * kCopies) +
          static_cast<std::int64_t>(limits.max_history_bytes + limits.max_session_bytes + limits.max_total_draft_bytes +
                                    limits.max_summary_bytes + limits.max_constraint_bytes + of_log.max_bytes() +
-                                   kSpareBytes);
+                                   limits.max_background_event_bytes +
+                                   limits.max_background_responses * EventLog::kFreeBytes + kSpareBytes);
 }
 
 std::int64_t next_turn_bytes(const ServerLimits& limits) {

@@ -41,6 +41,9 @@ struct ServerLimits {
   std::size_t max_sessions = 10'000;
   // Of inputs that wait for their answers to be stored with them; a larger one waits alone.
   std::size_t max_total_draft_bytes = std::size_t{64} << 20;
+  // Responses that are generated whether or not their clients stay, and the events of those that are streamed.
+  std::size_t max_background_responses = 256;
+  std::size_t max_background_event_bytes = std::size_t{16} << 20;
   std::size_t max_next_turn_bytes = std::size_t{8} << 20;  // of chats that are being answered, for what follows
   std::size_t max_constraint_bytes = std::size_t{16} << 20;  // of answers' formats (ConstraintTable)
   std::size_t max_summary_bytes = std::size_t{4} << 20;  // of long conversations (Summarizer)

@@ -79,11 +79,12 @@ Json Router::ResponsePlan::compacted(const std::vector<ChatMessage>& sent, const
   return output;
 }
 
-Reply Router::compact_response(const HttpRequest& request, Mailbox::Wake) const {
+Reply Router::compact_response(const HttpRequest& request, Mailbox::Wake wake) const {
   ResponsePlan plan =
       plan_response(request, parse_responses_request(parse_body(request), rules(), ResponsesUse::kCompaction));
   const std::vector<ChatMessage> sent = plan.chat.messages;
-  const SettledChat settled = settle_chat(request, salt_of(request, plan.chat.options), plan.chat);
+  SettledChat settled;
+  if (auto errand = settle_chat(request, plan.chat, settled)) return generate(request, *std::move(errand), std::move(wake));
   const HistoryReport& report = *settled.history;
   if (report.cut.num_dropped() == 0) fail_field("input", "there is nothing to sum up; send messages of a user");
   if (report.summary.text.empty())

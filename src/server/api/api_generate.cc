@@ -186,7 +186,7 @@ std::uint64_t Router::tenant_of(const HttpRequest& request) const {
   return key ? hash_text(to_hex(*key)) : 0;
 }
 
-Reply Router::generate(const HttpRequest& request, GenerationJob job, Mailbox::Wake wake) const {
+std::unique_ptr<Generation> Router::begin(const HttpRequest& request, GenerationJob job, Mailbox::Wake wake) const {
   require_room_for_logprobs(job, config_.limits);
   if (job.salt.empty()) job.salt = salt_of(request, job.options);
   job.cache_log = cache_log_.get();
@@ -194,8 +194,12 @@ Reply Router::generate(const HttpRequest& request, GenerationJob job, Mailbox::W
   job.tenant = tenant_of(request);
   job.max_waiting_bytes = config_.limits.max_stream_buffer_bytes;
   if (job.history_report) job.writer->set_history(job.history_report->json());
+  return Generation::start(model_, std::move(job), metrics_, std::move(wake));
+}
+
+Reply Router::generate(const HttpRequest& request, GenerationJob job, Mailbox::Wake wake) const {
   Reply reply{.errand = job.errand};
-  reply.generation = Generation::start(model_, std::move(job), metrics_, std::move(wake));
+  reply.generation = begin(request, std::move(job), std::move(wake));
   return reply;
 }
 

@@ -150,7 +150,8 @@ Reply Router::metrics_page(const HttpRequest&, Mailbox::Wake) const {
                                           .draft_bytes = drafts_->used(),
                                           .next_turn_bytes = next_turns_ == nullptr ? 0 : next_turns_->used(),
                                           .summary_bytes = summaries_->size_bytes(),
-                                          .format_bytes = constraints_->size_bytes()}};
+                                          .format_bytes = constraints_->size_bytes(),
+                                          .background_event_bytes = backgrounds_->event_bytes()}};
   HttpResponse response{.content_type = "text/plain; version=0.0.4; charset=utf-8",
                         .body = metrics_.serialize(engine.stats(), engine.config(), state)};
   return {std::move(response), nullptr};

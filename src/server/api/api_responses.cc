@@ -71,10 +71,6 @@ void drop_unkept(ResponseDraft& draft) {
   throw Error(error.kind(), fmt::format("{}{}", name, reason), name);
 }
 
-std::string response_id(const HttpRequest& request) {
-  return path_values("/v1/responses/{id}", request.path).at(0);
-}
-
 }  // namespace
 
 std::string Router::owner_of(const HttpRequest& request) const {
@@ -139,6 +135,21 @@ void Router::hold(ResponseDraft& draft) const {
               "input");
 }
 
+void Router::fail_no_response(const std::string& id, const char* param) { fail_not_found("response", id, param); }
+
+ResponsePtr Router::find_previous(const std::string& owner, const std::string& id) const {
+  if (backgrounds_->find(owner, id) != nullptr)
+    fail_field("previous_response_id", "it is still under way in the background; wait for its end, or cancel it");
+  ResponsePtr previous = sessions_->find_response(owner, id);
+  if (previous == nullptr) fail_no_response(id, "previous_response_id");
+  if (!sessions_->may_be_followed(*previous))
+    fail_field("previous_response_id",
+               fmt::format("it and the responses before it have {} bytes, at most {} may be gone on with; begin anew, with "
+                           "what matters of them as input",
+                           previous->num_chain_bytes, sessions_->max_chain_bytes()));
+  return previous;
+}
+
 Router::ResponsePlan Router::plan_response(const HttpRequest& request,
                                            ResponsesRequest parsed) const {
   require_model(parsed.options.model);
@@ -146,13 +157,7 @@ Router::ResponsePlan Router::plan_response(const HttpRequest& request,
   draft.owner = owner_of(request);
   std::vector<ItemPtr> items;
   if (const std::string& id = parsed.previous_response_id; !id.empty()) {
-    draft.previous = sessions_->find_response(draft.owner, id);
-    if (draft.previous == nullptr) fail_not_found("response", id, "previous_response_id");
-    if (!sessions_->may_be_followed(*draft.previous))
-      fail_field("previous_response_id",
-                 fmt::format("it and the responses before it have {} bytes, at most {} may be gone on with; begin anew, with "
-                             "what matters of them as input",
-                             draft.previous->num_chain_bytes, sessions_->max_chain_bytes()));
+    draft.previous = find_previous(draft.owner, id);
     items = draft.previous->history();
   } else if (!parsed.conversation_id.empty()) {
     const ConversationPtr conversation =
@@ -210,15 +215,24 @@ Reply Router::create_response(const HttpRequest& request, Mailbox::Wake wake) co
   const UpstreamRoute route = find_upstream(request, body);
   if (route.named != nullptr) return go_upstream(request, route, UpstreamReason::kNamed);
   ResponsePlan plan = plan_response(request, parse_responses_request(std::exchange(body, {}), rules()));
+  const bool is_background = plan.parsed.is_background;
+  if (is_background) backgrounds_->require_room();
   GenerationJob job = prepare_job(request, plan.chat);
   if (job.errand) return generate(request, std::move(job), std::move(wake));
   job.keeps_answer = true;
   if (job.history_report && plan.parsed.compacts) {
     plan.draft.compaction = plan.compaction(*job.history_report);
   }
+  BackgroundResponse::Origin origin{.owner = plan.draft.owner, .keeps_events = plan.chat.options.stream};
+  if (is_background) origin.input = plan.draft.input;
+  plan.draft.is_background = is_background;
+  plan.draft.has_events = !is_background || origin.keeps_events;
   job.writer = make_responses_writer(model_.name, model_.tokenizer, std::move(plan.draft));
+  origin.id = job.writer->id();
   job.options = std::move(plan.chat.options);
+  job.options.stream |= is_background;  // so that its writer hears of all as it comes
   keep_next_turn(std::move(plan.chat), job);
+  if (is_background) return run_in_background(request, std::move(origin), std::move(job), std::move(wake));
   return generate(request, std::move(job), std::move(wake));
 }
 
@@ -233,30 +247,13 @@ Reply Router::count_input_tokens(const HttpRequest& request, Mailbox::Wake wake)
           nullptr};
 }
 
-Reply Router::get_response(const HttpRequest& request, Mailbox::Wake) const {
-  if (query_parameter(request.query, "stream") == "true") {
-    fail_field("stream", "a stored response is not streamed again; leave it out");
-  }
-  const std::string id = response_id(request);
-  const ResponsePtr response = sessions_->find_response(owner_of(request), id);
-  if (response == nullptr) fail_not_found("response", id, "response_id");
-  return {json_response(response->body), nullptr};
-}
-
-Reply Router::delete_response(const HttpRequest& request, Mailbox::Wake) const {
-  const std::string id = response_id(request);
-  if (!sessions_->remove_response(owner_of(request), id)) {
-    fail_not_found("response", id, "response_id");
-  }
-  return {json_response(Json::object({{"id", id}, {"object", "response"}, {"deleted", true}})),
-          nullptr};
-}
-
 Reply Router::list_input_items(const HttpRequest& request, Mailbox::Wake) const {
   const std::string id = path_values("/v1/responses/{id}/input_items", request.path).at(0);
-  const ResponsePtr response = sessions_->find_response(owner_of(request), id);
-  if (response == nullptr) fail_not_found("response", id, "response_id");
-  return {json_response(page_of(response->input, request.query)), nullptr};
+  const std::string owner = owner_of(request);
+  const auto running = backgrounds_->find(owner, id);
+  const ResponsePtr response = running == nullptr ? sessions_->find_response(owner, id) : nullptr;
+  if (running == nullptr && response == nullptr) fail_no_response(id, "response_id");
+  return {json_response(page_of(running != nullptr ? running->input() : response->input, request.query)), nullptr};
 }
 
 }  // namespace larder

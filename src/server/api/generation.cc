@@ -273,6 +273,12 @@ std::string Generation::break_off(const ApiError& error) {
   return out;
 }
 
+std::string Generation::cancel() {
+  std::string out = advance(0);  // its beginning
+  if (!done_) writer_->cancelled(out);
+  return out;
+}
+
 std::string Generation::ping() {
   std::string out;
   if (options_.stream && !done_) writer_->ping(out);

@@ -83,6 +83,10 @@ class Generation {
   std::string interrupt();
   // Likewise, for one that there is no room for.
   std::string break_off(const ApiError& error);
+  // Nobody wants more of it: the last bytes of a stream. It is to be destroyed then.
+  std::string cancel();
+  // What is told of it meanwhile, see ReplyWriter.
+  Json state() const { return writer_->state(); }
   // Once it is done: what the next turn is prepared by, with the answer. nullptr: nothing is.
   std::unique_ptr<NextTurn> take_next_turn();
   // Bytes for a stream in which nothing has happened for a while; "" = none.

@@ -88,7 +88,11 @@ class ReplyWriter {
   virtual void end(std::span<const Choice> all, std::string& out) = 0;
   // Nothing was sent for a while: what keeps the connection alive.
   virtual void ping(std::string& out) { out += kSseComment; }
-  // In place of what is missing, end() included.
+  // Of one that need not be waited for: what is told of it until it has ended.
+  virtual Json state() const { return nullptr; }
+  // In place of what is missing, end() included: nobody wants more of it.
+  virtual void cancelled(std::string& out) { (void)out; }
+  // Likewise, as it cannot go on.
   virtual void failure(const ApiError& error, std::string& out) = 0;
 
   // The body of a reply that is not streamed; shown are the choices to show, all those computed.

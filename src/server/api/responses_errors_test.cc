@@ -39,7 +39,7 @@ TEST_F(ResponsesErrors, NameTheField) {
   };
   EXPECT_EQ(refusal(Json::object()), "input");
   EXPECT_EQ(refusal(with("max_output_tokens", 0)), "max_output_tokens");
-  EXPECT_EQ(refusal(with("background", true)), "background");
+  EXPECT_EQ(refusal(with("background", "yes")), "background");
   EXPECT_EQ(refusal(with("truncation", "some")), "truncation");
   EXPECT_EQ(refusal(with("tools", {{{"type", "web_search"}}})), "tools[0].type");
   const Json wrong_part = {{"type", "refusal"}, {"refusal", "x"}, {"text", 5}};

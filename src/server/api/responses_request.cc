@@ -17,9 +17,6 @@ namespace {
 
 // Doing something else than was asked would be worse than refusing.
 void refuse_missing_features(const Fields& fields) {
-  if (fields.boolean("background", false)) {
-    fields.fail("background", "is not supported; send false, and \"stream\": true for long answers");
-  }
   for (const char* name : {"prompt", "moderation"}) {
     if (fields.has(name)) fields.fail(name, "is not supported; leave it out");
   }
@@ -237,6 +234,15 @@ void read_context(const Fields& fields, ResponsesRequest& request) {
   }
 }
 
+// Nobody may be there to end it, or to keep what comes of it.
+void read_background(const Fields& fields, ResponsesRequest& request) {
+  request.is_background = fields.boolean("background", false) && request.use == ResponsesUse::kAnswer;
+  if (!request.is_background) return;
+  if (!request.stores) fields.fail("background", "needs the response to be stored; leave \"store\" out, or send true");
+  if (request.options.attention.window > 0 && !request.options.has_max_tokens)
+    fields.fail("max_output_tokens", "is missing; in the background an answer with an endless context needs an end");
+}
+
 // Clients read what is repeated in the reply as these types.
 void check_echoed(const Fields& fields) {
   for (const char* name : {"safety_identifier", "user"}) (void)fields.string(name, kMaxNameBytes);
@@ -274,7 +280,7 @@ void echo_as_given(const Fields& fields, ResponsesRequest& request) {
   request.echo["reasoning"] =
       reasoning == nullptr ? Json({{"effort", nullptr}, {"summary", nullptr}})
                            : known_members(*reasoning, {"effort", "summary", "generate_summary"});
-  request.echo["background"] = false;
+  request.echo["background"] = request.is_background;
   request.echo["service_tier"] = "default";
 }
 
@@ -330,6 +336,7 @@ ResponsesRequest parse_responses_request(const Json& body, const RequestRules& r
     request.options.history.drops_all = true;
   }
   request.stores = use != ResponsesUse::kCompaction && fields.boolean("store", true);
+  read_background(fields, request);
   request.echo["metadata"] = read_metadata(body);
   request.echo["store"] = request.stores;
   request.template_kwargs = read_template_kwargs(fields);

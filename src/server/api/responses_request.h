@@ -31,6 +31,7 @@ struct ResponsesRequest {
   bool prewarms = false;               // the prompt goes into the cache, nothing is generated
   bool compacts = false;               // context_management: a summary is an item of the output
   ResponsesUse use = ResponsesUse::kAnswer;
+  bool is_background = false;          // it is generated whether or not the client stays
   bool wants_logprobs = false;         // in the text's parts
   // The request's fields that the response repeats, under their names.
   Json echo = Json::object();

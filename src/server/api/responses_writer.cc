@@ -24,16 +24,20 @@ class ResponsesWriter final : public ReplyWriter {
         echo_(written_members(draft_.echo)),
         created_s_(unix_time_s()) {
     draft_.echo = nullptr;
+    has_events_ = draft_.has_events;
+    is_queued_ = draft_.is_background;
   }
 
   void begin(std::string& out) override {
-    for (const char* name : {"response.created", "response.in_progress"}) {
-      send(out, name, {{"response", response("in_progress")}});
-    }
+    const char* second = is_queued_ ? "response.queued" : "response.in_progress";
+    for (const char* name : {"response.created", second}) send(out, name, {{"response", state()}});
   }
+
+  Json state() const override { return response(is_queued_ ? "queued" : "in_progress"); }
 
   void delta(Choice& choice, ChoiceDelta delta, std::span<const Choice>,
              std::string& out) override {
+    leave_queue(out);
     if (!draft_.prewarms) take(choice, delta.text, std::move(delta.tokens), out);
   }
 
@@ -46,7 +50,20 @@ class ResponsesWriter final : public ReplyWriter {
   void failure(const ApiError& error, std::string& out) override {
     Json body = response("failed");
     body["error"] = {{"code", "server_error"}, {"message", error.message}};
+    if (draft_.is_background) store(body, {});
     send(out, "response.failed", {{"response", std::move(body)}});
+  }
+
+  // The API has no event of its own for it.
+  void cancelled(std::string& out) override {
+    close_thought(false, out);
+    close_message(false, out);
+    Json body = response("cancelled");
+    body["output"] = std::move(output_);
+    std::vector<ItemPtr> output;
+    for (const Json& item : body["output"]) output.push_back(make_item(item));
+    store(body, std::move(output));
+    send(out, "response.incomplete", {{"response", std::move(body)}});
   }
 
   // The stream's steps, without its events, make the whole.
@@ -111,7 +128,6 @@ class ResponsesWriter final : public ReplyWriter {
 
   void keep(const Json& body, const Choice& choice) {
     if (draft_.store == nullptr) return;
-    SessionStore& store = *draft_.store;
     std::vector<ItemPtr> output;
     for (const Json& item : body["output"]) {
       // Those tokens are the message's if it is all that was generated.
@@ -121,12 +137,15 @@ class ResponsesWriter final : public ReplyWriter {
     }
     if (!draft_.conversation_id.empty() && !draft_.prewarms) {
       // It may have been deleted meanwhile; then there is nothing to append to.
-      store.modify(draft_.owner, draft_.conversation_id, [&](Conversation& conversation) {
+      draft_.store->modify(draft_.owner, draft_.conversation_id, [&](Conversation& conversation) {
         append_input(conversation.items);
         conversation.items.insert(conversation.items.end(), output.begin(), output.end());
       });
     }
-    if (!draft_.keeps_response) return;
+    if (draft_.keeps_response) store(body, std::move(output));
+  }
+
+  void store(const Json& body, std::vector<ItemPtr> output) {
     auto stored = std::make_shared<StoredResponse>();
     stored->id = id();
     stored->body = body;
@@ -134,7 +153,8 @@ class ResponsesWriter final : public ReplyWriter {
     stored->context = std::move(draft_.context);
     stored->input = std::move(draft_.input);
     stored->output = std::move(output);
-    store.put(draft_.owner, std::move(stored));
+    stored->is_background = draft_.is_background;
+    draft_.store->put(draft_.owner, std::move(stored));
   }
 
   // What the input refers to may be there. An id that another item has taken meanwhile is left to that.
@@ -156,6 +176,11 @@ class ResponsesWriter final : public ReplyWriter {
       renamed["id"] = make_id("item_");
       items.push_back(make_item(std::move(renamed), item->tokens));
     }
+  }
+
+  // In the line, or while its prompt is computed.
+  void leave_queue(std::string& out) {
+    if (std::exchange(is_queued_, false)) send(out, "response.in_progress", {{"response", state()}});
   }
 
   bool is_complete(const Choice& choice) const {
@@ -442,6 +467,7 @@ class ResponsesWriter final : public ReplyWriter {
   std::vector<OutputToken> waiting_tokens_;  // whose text the scanner holds back
   int num_calls_ = 0;
   bool has_events_ = true;
+  bool is_queued_ = false;  // of one in the background: nothing has come of it
   bool has_text_ = false;  // some of it was told
   bool begun_ = false;
 };

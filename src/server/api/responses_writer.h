@@ -24,6 +24,8 @@ struct ResponseDraft {
   SessionStore* store = nullptr;  // null: nothing is kept
   std::string owner;
   bool keeps_response = true;  // it can be retrieved; else only the conversation grows
+  bool is_background = false;  // and is, however it ends
+  bool has_events = true;      // of a stream: somebody may read them
   // Empty where nothing of it is kept.
   std::shared_ptr<const StoredResponse> previous;
   std::vector<ItemPtr> context;  // before the input, without a previous

@@ -33,6 +33,7 @@ const Router::Route Router::kRoutes[] = {
     {"POST", "/v1/responses/compact", false, true, false, true, &Router::compact_response},
     {"GET", "/v1/responses/{id}", false, false, false, true, &Router::get_response},
     {"DELETE", "/v1/responses/{id}", false, false, false, false, &Router::delete_response},
+    {"POST", "/v1/responses/{id}/cancel", false, false, false, false, &Router::cancel_response},
     {"GET", "/v1/responses/{id}/input_items", false, false, false, true, &Router::list_input_items},
     {"POST", "/v1/conversations", false, true, false, false, &Router::create_conversation},
     {"GET", "/v1/conversations/{id}", false, false, false, true, &Router::get_conversation},
@@ -85,7 +86,8 @@ Router::Router(const ServerConfig& config, const ServedModel& model, ServerMetri
                                             CacheLogLimits{.max_ledger_bytes = config.limits.max_ledger_bytes})),
       summaries_(std::make_unique<Summarizer::Table>(config.limits.max_summary_bytes)),
       constraints_(std::make_unique<ConstraintTable>(model.tokenizer, config.limits.max_constraint_bytes)),
-      upstream_(config.upstream ? std::make_unique<Upstream>(*config.upstream) : nullptr) {}
+      upstream_(config.upstream ? std::make_unique<Upstream>(*config.upstream) : nullptr),
+      backgrounds_(std::make_unique<BackgroundResponses>(config.limits)) {}
 
 Router::~Router() = default;
 
@@ -102,6 +104,7 @@ const char* rejection_of(const Error& error) {
   if (error.kind() == ErrorKind::kStopped) return "engine_stopped";
   if (error.kind() != ErrorKind::kUnavailable) return nullptr;
   if (error.param().empty()) return "queue_full";
+  if (error.param() == "background") return "background_full";
   return error.param() == "input" ? "body_memory" : "format_memory";
 }
 

@@ -7,6 +7,7 @@
 
 #include "server/answer/answer_grammar.h"
 #include "server/api/auth.h"
+#include "server/api/background_response.h"
 #include "server/api/generation.h"
 #include "server/api/responses_request.h"
 #include "server/api/server_config.h"
@@ -23,13 +24,15 @@ namespace larder {
 struct ResponseDraft;
 class Upstream;
 
-// Either a response that is ready, or work that will make one: in the engine, or the upstream's. With an errand the
-// engine's is done first: its body goes into the request's answers under the errand's key, and the request is routed again.
+// Either a response that is ready, or work that will make one: in the engine, in the background, or the upstream's. With an
+// errand the engine's is done first: its body goes into the request's answers under the errand's key, and the request is
+// routed again.
 struct Reply {
   HttpResponse response = {};
   std::shared_ptr<Generation> generation = nullptr;
   std::optional<Errand> errand = std::nullopt;
   std::optional<UpstreamCall> upstream = std::nullopt;
+  std::shared_ptr<EventReader> events = nullptr;  // a stream's, whose head is the response's
 };
 
 // What handlers may ask about the server around them.
@@ -62,6 +65,7 @@ class Router {
   void add_cors(const HttpRequest& request, HttpResponse& response) const;
   // nullptr: there is none, and nothing goes there.
   Upstream* upstream() const { return upstream_.get(); }
+  BackgroundResponses& backgrounds() const { return *backgrounds_; }
 
  private:
   struct Route;
@@ -100,6 +104,7 @@ class Router {
   Reply compact_response(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply count_input_tokens(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply get_response(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply cancel_response(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply delete_response(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply list_input_items(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply create_conversation(const HttpRequest& request, Mailbox::Wake wake) const;
@@ -136,6 +141,12 @@ class Router {
   struct ResponsePlan;
   // Has what the draft keeps of its request count until the reply has ended.
   void hold(ResponseDraft& draft) const;
+  [[noreturn]] static void fail_no_response(const std::string& id, const char* param);
+  ResponsePtr find_previous(const std::string& owner, const std::string& id) const;
+  // Stored or under way.
+  HttpResponse find_response(const HttpRequest& request, const std::string& id) const;
+  Reply run_in_background(const HttpRequest& request, BackgroundResponse::Origin origin, GenerationJob job,
+                          Mailbox::Wake wake) const;
   ResponsePlan plan_response(const HttpRequest& request, ResponsesRequest parsed) const;
   ConversationPtr require_conversation(const HttpRequest& request, const std::string& id) const;
   // Whose prompts the request may hear of.
@@ -158,6 +169,7 @@ class Router {
   void keep_next_turn(ChatRequest chat, GenerationJob& job) const;
   // Has the engine hold the answer to what the request says of it.
   void constrain(ChatRequest& chat, bool ends_in_thought) const;
+  std::unique_ptr<Generation> begin(const HttpRequest& request, GenerationJob job, Mailbox::Wake wake) const;
   Reply generate(const HttpRequest& request, GenerationJob job, Mailbox::Wake wake) const;
 
   const ServerConfig& config_;
@@ -173,6 +185,7 @@ class Router {
   const std::unique_ptr<Summarizer::Table> summaries_;
   const std::unique_ptr<ConstraintTable> constraints_;
   const std::unique_ptr<Upstream> upstream_;  // null = none
+  const std::unique_ptr<BackgroundResponses> backgrounds_;  // whose generations refer to what is above
 };
 
 }  // namespace larder

@@ -62,6 +62,7 @@ struct StoredResponse {
   std::vector<ItemPtr> context;                    // what came before the input, without a previous
   std::vector<ItemPtr> input;
   std::vector<ItemPtr> output;
+  bool is_background = false;  // it was generated whether or not its client stayed
   AccountedBytes bytes;
   // The store's alone, as bytes: of it and all before it, and how many stored ones it is the previous of.
   std::size_t num_chain_bytes = 0;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "engine/engine.h"
+#include "server/server_limits.h"
 
 namespace larder {
 
@@ -17,9 +18,10 @@ inline constexpr std::int64_t kAnswerBytes = 24 << 10;
 inline constexpr std::int64_t kAnswerTokenBytes = 24;
 
 // Of as many as there may be at once: of each connection one waits in line, for its turn or for its reader, whose answer's
-// tokens the cache may hold no more. max_sequences: EngineConfig's.
+// tokens the cache may hold no more; those in the background wait without one. max_sequences: EngineConfig's.
 constexpr std::int64_t clients_bytes(int max_connections, int max_sequences) {
-  const std::int64_t num_answers = std::int64_t{max_sequences} + std::min(EngineConfig{}.max_waiting, max_connections);
+  const int num_in_line = max_connections + static_cast<int>(ServerLimits{}.max_background_responses);
+  const std::int64_t num_answers = std::int64_t{max_sequences} + std::min(EngineConfig{}.max_waiting, num_in_line);
   return max_connections * kConnectionBytes + num_answers * kAnswerBytes;
 }
 

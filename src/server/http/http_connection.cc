@@ -242,6 +242,8 @@ Task<bool> HttpConnection::answer(Incoming& incoming) {
     const Counted counted(context_.gauges.num_generations);
     written = co_await answer_from_engine(incoming, reply.generation);
     prepare_next_turn(*reply.generation);
+  } else if (reply.events != nullptr) {
+    written = co_await stream_events(incoming, reply);
   } else if (!disconnected_ && incoming.has_begun_stream) {
     written = co_await end_stream(incoming, reply.response);
   } else if (!disconnected_) {

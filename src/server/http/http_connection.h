@@ -19,6 +19,7 @@
 #include "server/http/wake_queue.h"
 #include "server/http_message.h"
 #include "server/memory_budget.h"
+#include "server/wakeable.h"
 
 namespace larder {
 
@@ -41,10 +42,10 @@ struct ConnectionContext {
 
 // A coroutine on the socket's strand, which owns all state; a second reader watches for the
 // client's going while a request is worked on. Kept alive by its pending operations.
-class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
+class HttpConnection final : public Wakeable, public std::enable_shared_from_this<HttpConnection> {
  public:
   HttpConnection(Socket socket, ConnectionContext& context);
-  ~HttpConnection();
+  ~HttpConnection() override;
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
 
@@ -58,7 +59,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void interrupt();
   void close();
   // The engine has left something.
-  void wake();
+  void wake() override;
   // Has it look at its generation again (the engine may have ended).
   void poke();
 
@@ -110,6 +111,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   ApiError describe_upstream(ApiError failure) const;
   Task<std::string> write_elsewhere(const std::shared_ptr<Generation>& generation);
   Task<bool> stream(Incoming& incoming, const std::shared_ptr<Generation>& owned);
+  // Of a response that goes on without it, if it leaves.
+  Task<bool> stream_events(Incoming& incoming, Reply& reply);
   // Writes the head, unless that was done. Which of it there are cannot change any more.
   Task<bool> begin_stream(Incoming& incoming, HttpResponse head);
   Task<bool> write_events(const Incoming& incoming, std::string events);

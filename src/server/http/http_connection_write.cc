@@ -24,6 +24,14 @@ constexpr std::size_t kMaxLingerBytes = std::size_t{32} << 20;
 constexpr milliseconds kLingerTimeout{2000};
 constexpr milliseconds kBehindTimeout{1000};
 
+// Of a reader that others' events have overtaken.
+ApiError behind() {
+  return {.status = 503,
+          .code = "reply_memory",
+          .message = "there was no room for the events that come next, until they would have been read; the response goes "
+                     "on, and can be retrieved without a stream"};
+}
+
 }  // namespace
 
 // Runs on the strand whenever the engine has left something.
@@ -50,6 +58,31 @@ Task<bool> HttpConnection::begin_stream(Incoming& incoming, HttpResponse head) {
   context_.router.add_cors(incoming.request, head);
   const std::string bytes = format_head(head, incoming.keep_alive, chunked ? Framing::kChunked : Framing::kUntilClose);
   co_return co_await write(bytes);
+}
+
+Task<bool> HttpConnection::stream_events(Incoming& incoming, Reply& reply) {
+  EventReader& events = *reply.events;
+  reply.response.content_type = kStreamType;
+  bool written = !disconnected_ && co_await begin_stream(incoming, std::move(reply.response));
+  auto ping_at = std::chrono::steady_clock::now() + limits_.ping_interval;
+  while (written && !disconnected_ && !events.done()) {
+    if (events.has_lost()) co_return co_await end_stream(incoming, error_response(behind()));
+    std::string text = events.read(kWriteBytes);
+    const auto now = std::chrono::steady_clock::now();
+    if (text.empty() && now >= ping_at) text = kSseComment;
+    if (!text.empty()) ping_at = now + limits_.ping_interval;
+    if (text.empty()) {
+      co_await wait_for_event(ping_at);
+    } else {
+      written = co_await write_events(incoming, std::move(text));
+    }
+  }
+  if (!written || disconnected_) {
+    if (timed_out_) context_.metrics.count_dropped_stream();
+    co_return false;
+  }
+  if (!incoming.is_http_1_0) written = co_await write(kLastChunk);
+  co_return written&& incoming.keep_alive;
 }
 
 Task<bool> HttpConnection::write_events(const Incoming& incoming, std::string events) {

@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/spare_memory.h"
+#include "server/api/background_response.h"
 #include "server/http/endpoint.h"
 #include "server/http/heap_trim.h"
 #include "server/http/http_connection.h"
@@ -71,6 +72,7 @@ class HttpServer::Impl {
   Impl(ServerConfig config, const ServedModel& model, BoundEndpoint place);
   ~Impl() {
     model_.engine.set_after_updates({});
+    router_.backgrounds().drop();
     is_ended_ = true;
     if (Upstream* const upstream = router_.upstream()) upstream->connections().close_all();
   }
@@ -97,6 +99,7 @@ class HttpServer::Impl {
   void begin_drain();
   void interrupt();
   void end_now();
+  BackgroundHost host_of_backgrounds();
   std::vector<std::shared_ptr<HttpConnection>> connections();
   void forget(HttpConnection* connection);
   void finish_if_empty();
@@ -177,7 +180,25 @@ HttpServer::Impl::Impl(ServerConfig config, const ServedModel& model, BoundEndpo
   signals_.add(SIGINT);
   signals_.add(SIGTERM);
   if (!ignores_hangups()) signals_.add(SIGHUP);
+  router_.backgrounds().serve_by(host_of_backgrounds());
   model_.engine.set_after_updates([this] { wakes_.flush(); });
+}
+
+BackgroundHost HttpServer::Impl::host_of_backgrounds() {
+  const auto prepare = [this](std::unique_ptr<NextTurn> turn) {
+    try {
+      prepares_.post_idle([this, kept = std::shared_ptr<NextTurn>(std::move(turn))] {
+        router_.prepare_next_turn(std::move(*kept));
+      });
+    } catch (const std::exception&) {
+      // Without memory nothing is done ahead.
+    }
+  };
+  return {.replies = &reply_budget_,
+          .num_generations = &gauges_.num_generations,
+          .wake_later = [this](std::weak_ptr<Wakeable> who) { wakes_.push(std::move(who)); },
+          .wake_now = [this] { wakes_.flush(); },
+          .prepare = prepare};
 }
 
 void HttpServer::Impl::listen(BoundEndpoint place) {
@@ -292,6 +313,7 @@ void HttpServer::Impl::begin_drain() {
 void HttpServer::Impl::interrupt() {
   if (std::exchange(interrupted_, true)) return end_now();
   drain_deadline_ = std::chrono::steady_clock::now() + kFarewell;
+  router_.backgrounds().interrupt();  // first: connections may stream what it tells
   for (const auto& connection : connections()) connection->interrupt();
   finish_if_empty();  // this signal may have asked for one more after the end
 }
@@ -320,6 +342,8 @@ void HttpServer::Impl::tick() {
   if (!model_.engine.alive()) {
     for (const auto& connection : connections()) connection->poke();
   }
+  if (router_.backgrounds().num_under_way() > 0)
+    asio::post(io_, [this] { router_.backgrounds().look_again(); });
   if (config_.log_interval.count() > 0 && now - last_line_ >= config_.log_interval) {
     const std::chrono::duration<double> elapsed = now - std::exchange(last_line_, now);
     if (const auto line = log_.line(model_.engine.stats(), elapsed.count()))
@@ -372,6 +396,8 @@ void HttpServer::Impl::finish_if_empty() {
     const std::lock_guard lock(mutex_);
     if (!connections_.empty()) return;
   }
+  // Nobody hears of these any more: what is stored ends with the server.
+  router_.backgrounds().drop();
   error_code ignored;
   signals_.cancel(ignored);
   ticker_.cancel();

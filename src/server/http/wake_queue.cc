@@ -6,13 +6,11 @@
 #include <exception>
 #include <utility>
 
-#include "server/http/http_connection.h"
-
 namespace larder {
 
-void WakeQueue::push(std::weak_ptr<HttpConnection> connection) {
+void WakeQueue::push(std::weak_ptr<Wakeable> who) {
   const std::lock_guard lock(mutex_);
-  waiting_.push_back(std::move(connection));
+  waiting_.push_back(std::move(who));
 }
 
 void WakeQueue::flush() {
@@ -24,16 +22,16 @@ void WakeQueue::flush() {
 }
 
 void WakeQueue::drain() {
-  std::vector<std::weak_ptr<HttpConnection>> waiting;
+  std::vector<std::weak_ptr<Wakeable>> waiting;
   {
     const std::lock_guard lock(mutex_);
     waiting.swap(waiting_);
   }
   for (const auto& weak : waiting) {
-    const auto connection = weak.lock();
-    if (!connection) continue;
+    const auto who = weak.lock();
+    if (!who) continue;
     try {
-      connection->wake();
+      who->wake();
     } catch (const std::exception& error) {  // it looks again by itself, and the others are woken
       spdlog::error("connection: {}", error.what());
     }

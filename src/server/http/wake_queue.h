@@ -1,4 +1,5 @@
-// Connections that the engine has left something for, on their way to the threads that serve them.
+// Connections, and responses that have none, that the engine has left something for, on their way to the threads that
+// serve them.
 #pragma once
 
 #include <memory>
@@ -6,10 +7,9 @@
 #include <vector>
 
 #include "server/asio_types.h"
+#include "server/wakeable.h"
 
 namespace larder {
-
-class HttpConnection;
 
 // A step leaves something for every stream. A thread is woken once for all of them, and behind the last: one that
 // runs beside the engine before that would have it wait for locks, or for its core. Outlives the connections.
@@ -18,8 +18,8 @@ class WakeQueue {
   explicit WakeQueue(asio::io_context& io) : io_(io) {}
 
   // Thread: any, as of flush().
-  void push(std::weak_ptr<HttpConnection> connection);
-  // Has on_wake() called on the strands of those that were pushed.
+  void push(std::weak_ptr<Wakeable> who);
+  // Has those woken that were pushed.
   void flush();
 
  private:
@@ -27,7 +27,7 @@ class WakeQueue {
 
   asio::io_context& io_;
   std::mutex mutex_;
-  std::vector<std::weak_ptr<HttpConnection>> waiting_;
+  std::vector<std::weak_ptr<Wakeable>> waiting_;
 };
 
 }  // namespace larder

@@ -332,7 +332,7 @@ ServerMetrics::ServerMetrics(std::string model_name, int max_model_len)
   for (const char* reason : {"stop", "length", "abort", "error"}) finished_[reason] = 0;
   for (const char* reason :
        {"queue_full", "too_many_connections", "body_memory", "header_memory", "reply_memory",
-        "format_memory", "engine_stopped", "upstream_busy"}) {
+        "format_memory", "background_full", "engine_stopped", "upstream_busy"}) {
     rejections_[reason] = 0;
   }
 }
@@ -457,6 +457,7 @@ std::string ServerMetrics::serialize(const EngineStats& stats, const EngineConfi
   page.value(static_cast<double>(kept.draft_bytes), {{"of", "drafts"}});
   page.value(static_cast<double>(kept.summary_bytes), {{"of", "summaries"}});
   page.value(static_cast<double>(kept.format_bytes), {{"of", "formats"}});
+  page.value(static_cast<double>(kept.background_event_bytes), {{"of", "background_events"}});
   page.value(static_cast<double>(kept.next_turn_bytes), {{"of", "next_turns"}});
   page.value(static_cast<double>(stats.num_waiting_tokens) * sizeof(TokenId), {{"of", "waiting"}});
   {

@@ -43,6 +43,7 @@ struct Bookkeeping {
   std::size_t next_turn_bytes = 0;  // of chats that are being answered, for what follows
   std::size_t summary_bytes = 0;  // of long conversations
   std::size_t format_bytes = 0;   // what answers may be, and the tree of tokens that it is held against
+  std::size_t background_event_bytes = 0;  // of streams that may be read again
 };
 
 // What the page shows of the server around the engine.
@@ -65,7 +66,8 @@ class ServerMetrics {
   void observe_inter_token(double seconds);
   void observe_finished(const FinishedRequest& request);
   void observe_n(int n);  // of a request whose choices have all finished
-  // queue_full, too_many_connections, body_memory, header_memory, reply_memory, format_memory, engine_stopped, upstream_busy
+  // queue_full, too_many_connections, body_memory, header_memory, reply_memory, format_memory, background_full, engine_stopped,
+  // upstream_busy
   void count_rejection(const std::string& reason);
   void count_dropped_stream();  // a reader too slow
   // Answers of a prompt that were encoded as they were generated, and their tokens.
