@@ -35,6 +35,27 @@ def test_the_answer_is_there_when_it_is_asked_for(server):
     assert client.responses.cancel(response.id).status == response.status
 
 
+def test_a_stream_is_left_and_read_again(server):
+    client = server.client
+    seen, left = [], client.responses.create(**{**LONG, "max_output_tokens": 60}, stream=True)
+    for event in left:
+        seen.append(event)
+        if event.type == "response.output_text.delta":
+            break
+    left.close()
+    assert [event.type for event in seen[:3]] == ["response.created", "response.queued", "response.in_progress"]
+    name, last = seen[0].response.id, seen[-1].sequence_number
+    rest = list(client.responses.retrieve(name, stream=True, starting_after=last))
+    assert [event.sequence_number for event in seen + rest] == list(range(len(seen) + len(rest)))
+    text = "".join(event.delta for event in seen + rest if event.type == "response.output_text.delta")
+    response = client.responses.retrieve(name)
+    assert rest[-1].type == "response.incomplete" and rest[-1].response.output_text == text == response.output_text
+    # Now that it has ended, by the client's helper, too.
+    assert [event.to_dict() for event in client.responses.retrieve(name, stream=True)] == [event.to_dict() for event in seen + rest]
+    with client.responses.stream(response_id=name, starting_after=last) as stream:
+        assert [event.sequence_number for event in stream] == [event.sequence_number for event in rest]
+
+
 def test_cancelled(server):
     client = server.client
     response = client.responses.create(**LONG)

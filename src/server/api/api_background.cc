@@ -1,6 +1,11 @@
 // Router's part in responses that go on without their clients.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <optional>
 #include <utility>
 
+#include "base/error.h"
 #include "server/api/background_response.h"
 #include "server/api/response_plan.h"
 #include "server/api/router.h"
@@ -8,6 +13,21 @@
 #include "server/url.h"
 
 namespace larder {
+namespace {
+
+// The event that a reader wants first; 0 = all.
+int read_place(const std::string& query) {
+  const std::optional<std::string> after = query_parameter(query, "starting_after");
+  if (!after) return 0;
+  int number = 0;
+  const auto [end, error] = std::from_chars(after->data(), after->data() + after->size(), number);
+  const bool is_number = error == std::errc() && end == after->data() + after->size() && number >= 0;
+  if (!is_number || number == INT32_MAX)
+    fail_field("starting_after", fmt::format("must be the sequence_number of an event, it is \"{}\"", shorten(*after)));
+  return number + 1;
+}
+
+}  // namespace
 
 Reply Router::run_in_background(const HttpRequest& request, BackgroundResponse::Origin origin, GenerationJob job,
                                 Mailbox::Wake wake) const {
@@ -36,10 +56,29 @@ HttpResponse Router::find_response(const HttpRequest& request, const std::string
   fail_no_response(id, "response_id");
 }
 
-Reply Router::get_response(const HttpRequest& request, Mailbox::Wake) const {
-  if (query_parameter(request.query, "stream") == "true")
-    fail_field("stream", "a stored response is not streamed again; leave it out");
-  return {find_response(request, path_values("/v1/responses/{id}", request.path).at(0))};
+Reply Router::get_response(const HttpRequest& request, Mailbox::Wake wake) const {
+  const std::string id = path_values("/v1/responses/{id}", request.path).at(0);
+  if (request.method == "GET" && query_parameter(request.query, "stream") == "true")
+    return stream_again(request, id, std::move(wake));
+  return {find_response(request, id)};
+}
+
+Reply Router::stream_again(const HttpRequest& request, const std::string& id, Mailbox::Wake wake) const {
+  const int next = read_place(request.query);
+  const auto events = backgrounds_->find_events(owner_of(request), id);
+  if (events == nullptr) {
+    (void)find_response(request, id);
+    fail_field("stream", "the events of this response are not kept; those of one that was made with \"background\" and "
+                         "\"stream\" are, as long as there is room for them; leave it out");
+  }
+  if (next < events->first())
+    fail_field("starting_after", fmt::format("of this response's events those from {} on are kept, there was no room for "
+                                             "more; start after that, or retrieve it without \"stream\"",
+                                             events->first()));
+  Reply reply;
+  reply.response.headers = {{"x-request-id", id}, {"x-larder-route", "local"}};
+  reply.events = EventReader::begin(events, next, std::move(wake));
+  return reply;
 }
 
 Reply Router::cancel_response(const HttpRequest& request, Mailbox::Wake) const {

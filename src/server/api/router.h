@@ -145,6 +145,7 @@ class Router {
   ResponsePtr find_previous(const std::string& owner, const std::string& id) const;
   // Stored or under way.
   HttpResponse find_response(const HttpRequest& request, const std::string& id) const;
+  Reply stream_again(const HttpRequest& request, const std::string& id, Mailbox::Wake wake) const;
   Reply run_in_background(const HttpRequest& request, BackgroundResponse::Origin origin, GenerationJob job,
                           Mailbox::Wake wake) const;
   ResponsePlan plan_response(const HttpRequest& request, ResponsesRequest parsed) const;
