@@ -144,6 +144,7 @@ void BackgroundResponses::require_room() const {
 }
 
 void BackgroundResponses::require_place() const {
+  if (is_over_) throw Error(ErrorKind::kStopped, "the server ends");
   if (under_way_.size() < limits_.max_background_responses) return;
   throw Error(ErrorKind::kUnavailable,
               fmt::format("background: {} responses are generated in the background, as many as may be at once; try again, "
@@ -229,6 +230,10 @@ void BackgroundResponses::interrupt() {
 }
 
 void BackgroundResponses::drop() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_over_ = true;
+  }
   for (const auto& response : all()) response->drop();
 }
 

@@ -97,7 +97,7 @@ class BackgroundResponses {
   const BackgroundHost& host() const { return host_; }
   std::size_t max_reply_bytes() const { return limits_.max_total_reply_bytes; }
 
-  // Throws Error{kUnavailable} where there are as many as there may be.
+  // Throws Error{kUnavailable} where there are as many as there may be, kStopped after drop().
   void require_room() const;
   std::shared_ptr<BackgroundResponse> make(BackgroundResponse::Origin origin);
   // Likewise; the generation is cancelled then.
@@ -135,6 +135,7 @@ class BackgroundResponses {
   mutable std::mutex mutex_;
   std::map<std::string, std::shared_ptr<BackgroundResponse>> under_way_;
   std::list<Ended> ended_;  // the one last used first
+  bool is_over_ = false;    // none is begun any more
 };
 
 }  // namespace larder
