@@ -553,6 +553,7 @@ TEST_F(RemoteFaultsTest, ASlowResolverDelaysNothingButTheTier) {
   setup.connect_timeout_ms = 20;
   setup.first_retry_ms = setup.max_retry_ms = 5;
   resolver_hangs = true;
+  num_slow_lookups = 0;
   { const RemoteTier tier(setup, test_format(kBlockBytes)); }
   const RemoteTier tier(setup, test_format(kBlockBytes));
   wait_until([&] { return tier.stats().num_timeouts > 3; });

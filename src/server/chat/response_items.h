@@ -51,8 +51,8 @@ std::string whole_name(const ToolName& tool);
 
 // A chat for the template: OpenAI's chat messages, not yet checked, with the answers whose tokens are
 // known. Reasoning is left out. Where what a compaction of ours sums up is there as well, it is passed
-// over; else it stands for that, beside the messages that it keeps, or that are there before it. A system message behind the instructions joins them, an answer's text
-// behind its calls is of their message.
+// over; else it stands for that, beside the messages that it keeps, or that are there before it. A system message behind
+// the instructions joins them, an answer's text behind its calls is of their message.
 struct ItemChat {
   Json messages = Json::array();
   std::vector<KnownTurn> known_turns;
