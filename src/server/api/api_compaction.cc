@@ -87,7 +87,8 @@ Reply Router::compact_response(const HttpRequest& request, Mailbox::Wake wake) c
   if (auto errand = settle_chat(request, plan.chat, settled)) return generate(request, *std::move(errand), std::move(wake));
   const HistoryReport& report = *settled.history;
   if (report.cut.num_dropped() == 0) fail_field("input", "there is nothing to sum up; send messages of a user");
-  if (report.summary.text.empty())
+  // With an earlier one there is a summary all the same.
+  if (report.summary.text.empty() || report.summary.num_untold > 0)
     fail_field("input", "the model has written no summary of it, or has no room for the question; send a shorter one, or go "
                         "on with a history of another strategy");
   const std::string id = make_id("resp_");

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 
 #include "base/error.h"
 
@@ -57,7 +58,6 @@ bool BackgroundResponse::work(const Work& what) {
     }
     if (has_ended) turn = finish();
   }
-  if (has_ended) all_.end(*this);
   all_.host().wake_now();
   if (turn != nullptr) all_.host().prepare(std::move(turn));
   return true;
@@ -124,12 +124,22 @@ void BackgroundResponse::tell(std::string_view events) {
   if (events_ != nullptr) events_->append(events);
 }
 
-std::unique_ptr<NextTurn> BackgroundResponse::finish() {
-  std::unique_ptr<NextTurn> turn = generation_->take_next_turn();
+std::unique_ptr<NextTurn> BackgroundResponse::finish() noexcept {
+  all_.end(*this);  // first: who finds it in the table no more finds it stored
+  std::unique_ptr<NextTurn> turn;
+  try {
+    turn = generation_->take_next_turn();
+  } catch (const std::exception&) {
+    // Without memory nothing is done ahead.
+  }
   generation_.reset();
   share_.release();
   --*all_.host().num_generations;
-  if (events_ != nullptr) events_->close();
+  try {
+    if (events_ != nullptr) events_->close();
+  } catch (const std::exception&) {
+    // Its readers look again by themselves.
+  }
   return turn;
 }
 
@@ -196,20 +206,26 @@ std::size_t BackgroundResponses::num_under_way() const {
   return under_way_.size();
 }
 
-void BackgroundResponses::end(BackgroundResponse& response) {
+void BackgroundResponses::end(BackgroundResponse& response) noexcept {
+  std::list<Ended> dropped;  // which go once the lock is open
   const std::lock_guard lock(mutex_);
   under_way_.erase(response.id());
   if (response.events() == nullptr) return;
-  ended_.push_front({response.id(), response.owner(), response.events()});
-  if (ended_.size() > limits_.max_sessions) ended_.pop_back();
+  try {
+    ended_.push_front({response.id(), response.owner(), response.events()});
+  } catch (const std::exception&) {
+    return;  // without memory they are not kept
+  }
+  if (ended_.size() > limits_.max_sessions) dropped.splice(dropped.end(), ended_, std::prev(ended_.end()));
 }
 
 bool BackgroundResponses::drop_events() {
-  std::shared_ptr<EventLog> dropped;
+  std::list<Ended> dropped;
   const std::lock_guard lock(mutex_);
-  if (ended_.empty()) return false;
-  dropped = std::move(ended_.back().events);
-  ended_.pop_back();
+  // What is being read would free nothing.
+  const auto last = std::find_if(ended_.rbegin(), ended_.rend(), [](const Ended& one) { return one.events.use_count() == 1; });
+  if (last == ended_.rend()) return false;
+  dropped.splice(dropped.end(), ended_, std::prev(last.base()));
   return true;
 }
 

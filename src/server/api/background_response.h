@@ -73,7 +73,7 @@ class BackgroundResponse final : public Wakeable, public std::enable_shared_from
   void give_up() noexcept;
   bool holds();
   void tell(std::string_view events);
-  std::unique_ptr<NextTurn> finish();
+  std::unique_ptr<NextTurn> finish() noexcept;
   // Has work done on the generation, if it is under way, and what its end wants done.
   template <class Work>
   bool work(const Work& what);
@@ -124,8 +124,8 @@ class BackgroundResponses {
   };
 
   void require_place() const;  // under the mutex
-  void end(BackgroundResponse& response);
-  // Drops the events that were longest unused. false: there are none.
+  void end(BackgroundResponse& response) noexcept;
+  // Drops the events that were longest unused, of those that nobody reads. false: there are none.
   bool drop_events();
   std::vector<std::shared_ptr<BackgroundResponse>> all() const;
 

@@ -25,7 +25,7 @@ std::string_view skip_events(std::string_view events, int count) {
 }  // namespace
 
 bool EventLog::has_room() {
-  const std::size_t num_free = is_closed_ ? 0 : kFreeBytes;
+  const std::size_t num_free = is_closed_ && readers_.empty() ? 0 : kFreeBytes;
   return num_bytes_ <= num_free || share_.grow_to(num_bytes_ - num_free);
 }
 
@@ -63,6 +63,12 @@ void EventLog::close() {
     trim();
   }
   wake_readers();
+}
+
+void EventLog::leave() noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(readers_, [](const auto& reader) { return reader.expired(); });
+  if (is_closed_ && readers_.empty()) trim();
 }
 
 int EventLog::first() const {

@@ -21,7 +21,8 @@ class EventReader;
 // Written by one, read by any number. Thread: any.
 class EventLog {
  public:
-  // Of a log that is written, which count nowhere: so that its readers hear of what is new however full the budget is.
+  // Of a log that is written or read, which count nowhere: so that its readers hear of what is new however full the budget
+  // is.
   static constexpr std::size_t kFreeBytes = std::size_t{16} << 10;
 
   // make_room: frees some of the budget; false = nothing more can be. Both outlive it.
@@ -29,7 +30,7 @@ class EventLog {
 
   // Whole events, as sse.h writes them. Where there is no room for all, the oldest go.
   void append(std::string_view events);
-  // Nothing will follow. What it holds counts from now on to its last byte.
+  // Nothing will follow. Once nobody reads it any more, what it holds counts to its last byte.
   void close();
 
   // The number of the first event that is there.
@@ -43,9 +44,12 @@ class EventLog {
     std::string events;
   };
 
+  // All under the mutex.
   bool has_room();
   void trim();
   void wake_readers();
+  // A reader has gone.
+  void leave() noexcept;
 
   mutable std::mutex mutex_;
   BudgetShare share_;
@@ -63,6 +67,9 @@ class EventReader {
  public:
   // From the event of that number on. wake: called whenever there is something to read.
   static std::shared_ptr<EventReader> begin(std::shared_ptr<EventLog> log, int next, Mailbox::Wake wake);
+  ~EventReader() { log_->leave(); }
+  EventReader(const EventReader&) = delete;
+  EventReader& operator=(const EventReader&) = delete;
 
   // About max_bytes of what has come; "" = nothing, as yet or at all.
   std::string read(std::size_t max_bytes);

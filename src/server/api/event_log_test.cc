@@ -49,19 +49,22 @@ TEST(EventLogs, AreReadFromAnyEventOn) {
 
 TEST(EventLogs, LetTheOldestGoWhereThereIsNoRoom) {
   Written written(10'000);
-  const auto early = written.read_from(0);
+  auto early = written.read_from(0);
   const int num_events = 100;
   for (int i = 0; i < num_events; ++i) written.log->append(event(i, 1000));
   EXPECT_GT(written.log->first(), num_events - 27);
   EXPECT_LT(written.log->first(), num_events - 20) << "10,000 bytes, and those that count nowhere";
   EXPECT_TRUE(early->has_lost());
   EXPECT_EQ(early->read(1), "");
-  const auto reader = written.read_from(written.log->first());
+  auto reader = written.read_from(written.log->first());
   EXPECT_FALSE(reader->has_lost());
   EXPECT_EQ(reader->read(1), event(written.log->first(), 1000));
   EXPECT_LE(written.budget.used(), 10'000u);
-  // At the end all of them count.
+  // Once nobody reads what has ended all of them count.
   written.log->close();
+  EXPECT_LT(written.log->first(), num_events - 20);
+  early.reset();
+  reader.reset();
   EXPECT_GT(written.log->first(), num_events - 10);
   EXPECT_LE(written.budget.used(), 10'000u);
 }
@@ -90,6 +93,23 @@ TEST(EventLogs, TakeTheRoomOfOthersFirst) {
   for (int i = 0; i < 30; ++i) written.log->append(event(i, 1000));
   EXPECT_FALSE(is_full);
   EXPECT_EQ(written.log->first(), 0);
+}
+
+// Its last events and its end come together, before a reader can have had the former.
+TEST(EventLogs, KeepTheirEndForWhoReads) {
+  Written written(1'000);
+  ASSERT_TRUE(written.budget.take(1'000));
+  auto reader = written.read_from(0);
+  written.log->append(event(0));
+  EXPECT_EQ(reader->read(1), event(0));
+  written.log->append(event(1, 2'000) + event(2));
+  written.log->close();
+  EXPECT_FALSE(reader->has_lost());
+  EXPECT_EQ(reader->read(1 << 20), event(1, 2'000) + event(2));
+  EXPECT_TRUE(reader->done());
+  EXPECT_EQ(written.log->first(), 0);
+  reader.reset();
+  EXPECT_EQ(written.log->first(), 3) << "all of it counts now, and there is no room";
 }
 
 TEST(EventLogs, ForgetReadersThatHaveGone) {

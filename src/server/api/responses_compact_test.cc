@@ -130,6 +130,12 @@ TEST_F(CompactedResponses, NeedSomethingToSumUp) {
   EXPECT_EQ(refused({{"model", "tiny"}}), "input");
   EXPECT_EQ(refused({{"input", Json::array({says("system", "Be brief.")})}}), "input");
   EXPECT_EQ(refused({{"input", 5}}), "input");
+  // Where there is no room for the question nothing may be lost, with an earlier summary either.
+  const std::string instructions(1100, 'x');
+  Json items = conversation(3);
+  EXPECT_EQ(refused({{"input", items}, {"instructions", instructions}}), "input");
+  items.insert(items.begin(), compact({{"input", conversation(2)}})["output"].back());
+  EXPECT_EQ(refused({{"input", items}, {"instructions", instructions}}), "input");
   EXPECT_EQ(long_.post("/v1/responses/compact", R"({"input": "a", "model": "other"})").status, 404);
 }
 

@@ -119,10 +119,11 @@ void drop(ChatRequest& chat, const HistoryCut& cut) {
   if (unanswered) chat.messages.insert(chat.messages.begin() + head, std::move(*unanswered));
 }
 
-// Tokens. Of a short conversation that is to be compacted a summary is to be shorter still.
-int summary_room(const HistoryReport& report, int room) {
+// Tokens. Of a short conversation that is to be compacted a summary is to be shorter still; an earlier one, of which it
+// becomes a part, keeps its own.
+int summary_room(const HistoryReport& report, int num_before, int room) {
   constexpr int kLeast = 64;
-  return report.options.drops_all ? std::min(room, std::max(report.num_dropped_tokens / 2, kLeast)) : room;
+  return report.options.drops_all ? std::min(room, std::max(report.num_dropped_tokens / 2, kLeast) + num_before) : room;
 }
 
 void count_dropped(const std::vector<ChatMessage>& messages, const std::vector<int>& sizes,
@@ -233,7 +234,9 @@ std::optional<HistoryReport> shorten_history(ChatRequest& chat, const Summarizer
       retrieve(chat.messages, cut, summarizer.tokenizer, report, extra);
     }
     if (sums_up) {
-      report.to_ask = sum_up({chat, cut.num_head, std::move(steps), summary_room(report, extra)}, summarizer, report.summary);
+      const int num_before = count_tokens(chat.summary, summarizer.tokenizer);
+      const int most = summary_room(report, num_before, extra);
+      report.to_ask = sum_up({chat, cut.num_head, std::move(steps), most}, summarizer, report.summary);
       if (report.to_ask) return report;
     }
     drop(chat, cut);

@@ -164,16 +164,21 @@ TEST(LongHistory, AnUnansweredQuestionOutlivesItsTurn) {
 }
 
 TEST(LongHistory, ASummaryOnRequestIsShorterThanWhatItSumsUp) {
-  const auto most = [](int num_turns) {
+  const auto most = [](int num_turns, const std::string& summary = {}) {
     Fake fake;
     ChatRequest chat = chat_of(conversation(num_turns), HistoryStrategy::kSummary, 0);
+    chat.summary = summary;
     chat.options.history.drops_all = true;
     const auto report = fake.shorten(chat);
-    EXPECT_LE(fake.asked.at(0).options.sampling.max_tokens, std::max(64, report->num_dropped_tokens / 2));
-    return fake.asked.at(0).options.sampling.max_tokens;
+    const auto num_before = static_cast<int>(fake.tokenizer.encode(summary, false, false).size());
+    const int max_tokens = fake.asked.at(0).options.sampling.max_tokens;
+    EXPECT_LE(max_tokens, std::max(64, report->num_dropped_tokens / 2) + num_before);
+    return max_tokens - num_before;
   };
   EXPECT_LT(most(2), most(10));
   EXPECT_LT(most(10), most(40));
+  // However often it is done, what was summed up before keeps its room.
+  EXPECT_EQ(most(10, std::string(2'000, 'a')), most(10));
 }
 
 // What was dropped stays dropped, and while nothing is dropped the prompt only grows.
