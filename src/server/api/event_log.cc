@@ -65,9 +65,9 @@ void EventLog::close() {
   wake_readers();
 }
 
-void EventLog::leave() noexcept {
+void EventLog::leave(const EventReader& reader) noexcept {
   const std::lock_guard lock(mutex_);
-  std::erase_if(readers_, [](const auto& reader) { return reader.expired(); });
+  std::erase_if(readers_, [&](const Follower& one) { return one.reader == &reader; });
   if (is_closed_ && readers_.empty()) trim();
 }
 
@@ -77,22 +77,19 @@ int EventLog::first() const {
 }
 
 void EventLog::wake_readers() {
-  std::vector<std::shared_ptr<const EventReader>> readers;
+  std::vector<Mailbox::Wake> wakes;  // whose readers may go meanwhile
   {
     const std::lock_guard lock(mutex_);
-    std::erase_if(readers_, [](const auto& reader) { return reader.expired(); });
-    for (const auto& weak : readers_)
-      if (auto reader = weak.lock()) readers.push_back(std::move(reader));
+    for (const Follower& one : readers_) wakes.push_back(one.wake);
   }
-  for (const auto& reader : readers) reader->wake_();
+  for (const Mailbox::Wake& wake : wakes) wake();
 }
 
 std::shared_ptr<EventReader> EventReader::begin(std::shared_ptr<EventLog> log, int next, Mailbox::Wake wake) {
   // Not make_shared: the constructor is private.
-  std::shared_ptr<EventReader> reader(new EventReader(log, next, std::move(wake)));
+  std::shared_ptr<EventReader> reader(new EventReader(log, next));
   const std::lock_guard lock(log->mutex_);
-  std::erase_if(log->readers_, [](const auto& other) { return other.expired(); });
-  log->readers_.push_back(reader);
+  log->readers_.push_back({reader.get(), std::move(wake)});
   return reader;
 }
 

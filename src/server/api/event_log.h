@@ -43,13 +43,17 @@ class EventLog {
     int count = 0;
     std::string events;
   };
+  struct Follower {
+    const EventReader* reader = nullptr;
+    Mailbox::Wake wake;
+  };
 
   // All under the mutex.
   bool has_room();
   void trim();
   void wake_readers();
-  // A reader has gone.
-  void leave() noexcept;
+  // The reader goes.
+  void leave(const EventReader& reader) noexcept;
 
   mutable std::mutex mutex_;
   BudgetShare share_;
@@ -59,7 +63,7 @@ class EventLog {
   int num_events_ = 0;  // so many were written
   int first_ = 0;
   bool is_closed_ = false;
-  std::vector<std::weak_ptr<const EventReader>> readers_;
+  std::vector<Follower> readers_;
 };
 
 // One of those who read a log, at a place of its own. Thread: one at a time.
@@ -67,7 +71,7 @@ class EventReader {
  public:
   // From the event of that number on. wake: called whenever there is something to read.
   static std::shared_ptr<EventReader> begin(std::shared_ptr<EventLog> log, int next, Mailbox::Wake wake);
-  ~EventReader() { log_->leave(); }
+  ~EventReader() { log_->leave(*this); }
   EventReader(const EventReader&) = delete;
   EventReader& operator=(const EventReader&) = delete;
 
@@ -80,11 +84,9 @@ class EventReader {
 
  private:
   friend class EventLog;
-  EventReader(std::shared_ptr<EventLog> log, int next, Mailbox::Wake wake)
-      : log_(std::move(log)), wake_(std::move(wake)), next_(next) {}
+  EventReader(std::shared_ptr<EventLog> log, int next) : log_(std::move(log)), next_(next) {}
 
   const std::shared_ptr<EventLog> log_;
-  const Mailbox::Wake wake_;
   int next_;
 };
 

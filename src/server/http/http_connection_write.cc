@@ -66,7 +66,10 @@ Task<bool> HttpConnection::stream_events(Incoming& incoming, Reply& reply) {
   bool written = !disconnected_ && co_await begin_stream(incoming, std::move(reply.response));
   auto ping_at = std::chrono::steady_clock::now() + limits_.ping_interval;
   while (written && !disconnected_ && !events.done()) {
-    if (events.has_lost()) co_return co_await end_stream(incoming, error_response(behind()));
+    if (events.has_lost()) {
+      reply.events.reset();
+      co_return co_await end_stream(incoming, error_response(behind()));
+    }
     std::string text = events.read(kWriteBytes);
     const auto now = std::chrono::steady_clock::now();
     if (text.empty() && now >= ping_at) text = kSseComment;
@@ -81,6 +84,7 @@ Task<bool> HttpConnection::stream_events(Incoming& incoming, Reply& reply) {
     if (timed_out_) context_.metrics.count_dropped_stream();
     co_return false;
   }
+  reply.events.reset();  // before its client goes on: what is not read counts
   if (!incoming.is_http_1_0) written = co_await write(kLastChunk);
   co_return written&& incoming.keep_alive;
 }
