@@ -13,12 +13,11 @@ namespace larder {
 namespace {
 
 constexpr std::size_t kAdvanceBytes = std::size_t{64} << 10;    // of events at a time
-constexpr std::size_t kFreeReplyBytes = std::size_t{64} << 10;  // as of a connection's reply
 
 }  // namespace
 
 BackgroundResponse::BackgroundResponse(Origin origin, BackgroundResponses& all, std::shared_ptr<EventLog> events)
-    : origin_(std::move(origin)), all_(all), events_(std::move(events)), share_(*all.host().replies) {}
+    : origin_(std::move(origin)), all_(all), events_(std::move(events)), share_(*all.host().replies, all.max_reply_bytes()) {}
 
 BackgroundResponse::~BackgroundResponse() = default;
 
@@ -94,7 +93,7 @@ void BackgroundResponse::advance() {
     if (generation_->has_large_reply()) events += generation_->write_reply();
     const bool is_all = events.empty();
     tell(events);
-    if (!generation_->done() && !holds())
+    if (!generation_->done() && !share_.may_hold(generation_->held_bytes()))
       tell(generation_->break_off({.status = 503,
                                    .code = "reply_memory",
                                    .message = "there is no room for the answer beside others that are not complete, or that "
@@ -111,13 +110,6 @@ void BackgroundResponse::give_up() noexcept {
   } catch (const std::exception&) {
     // Then it is as if it had never been.
   }
-}
-
-// As HttpConnection::holds.
-bool BackgroundResponse::holds() {
-  const std::size_t num_bytes = std::min(generation_->held_bytes(), all_.max_reply_bytes());
-  share_.shrink_to(num_bytes);
-  return num_bytes <= kFreeReplyBytes || share_.grow_to(num_bytes);
 }
 
 void BackgroundResponse::tell(std::string_view events) {

@@ -18,6 +18,7 @@
 #include "server/api/generation.h"
 #include "server/chat/session_store.h"
 #include "server/memory_budget.h"
+#include "server/reply_share.h"
 #include "server/server_limits.h"
 #include "server/wakeable.h"
 
@@ -71,7 +72,6 @@ class BackgroundResponse final : public Wakeable, public std::enable_shared_from
   // All under the mutex.
   void advance();
   void give_up() noexcept;
-  bool holds();
   void tell(std::string_view events);
   std::unique_ptr<NextTurn> finish() noexcept;
   // Has work done on the generation, if it is under way, and what its end wants done.
@@ -83,7 +83,7 @@ class BackgroundResponse final : public Wakeable, public std::enable_shared_from
   const std::shared_ptr<EventLog> events_;
   mutable std::mutex mutex_;
   std::unique_ptr<Generation> generation_;  // null: not begun, or ended
-  BudgetShare share_;                       // of what it holds
+  ReplyShare share_;                        // of what it holds
 };
 
 // Those under way, and the events of those that have ended, as far as there is room. Thread: any.

@@ -80,7 +80,7 @@ HttpConnection::HttpConnection(Socket socket, ConnectionContext& context)
       event_(socket_.get_executor()),
       buffer_(limits_.max_header_bytes + kMaxPipelinedBytes),
       held_(context_.header_budget),
-      reply_share_(context_.reply_budget) {
+      reply_share_(context_.reply_budget, limits_.max_total_reply_bytes) {
   ++context_.gauges.num_connections;
   error_code ignored;
   socket_.non_blocking(true, ignored);
@@ -307,7 +307,7 @@ Reply HttpConnection::take_reply() {
 // Large replies wait for clients that may never read them: no more of them are held than the budget has
 // room for. What a request has changed is told in any case, so that nobody repeats it. Small ones: see write_response().
 void HttpConnection::charge(const HttpRequest& request, HttpResponse& response) {
-  if (may_hold_reply(response.body.size())) return;
+  if (reply_share_.may_hold(response.body.size())) return;
   reply_share_.release();
   if (context_.router.only_reads(request)) {
     response = refuse_reply(request);
@@ -321,13 +321,6 @@ void HttpConnection::charge(const HttpRequest& request, HttpResponse& response) 
     }
     response = std::move(refusal);
   }
-}
-
-// A small one counts nowhere before its reader is behind; one larger than all of the budget goes alone.
-bool HttpConnection::may_hold_reply(std::size_t num_bytes) {
-  const std::size_t counted = num_bytes <= kSmallReplyBytes ? 0 : std::min(num_bytes, limits_.max_total_reply_bytes);
-  reply_share_.shrink_to(counted);  // what has been told is held no longer
-  return reply_share_.grow_to(counted);
 }
 
 ApiError HttpConnection::no_room_for_reply() const {
@@ -360,7 +353,7 @@ Task<bool> HttpConnection::answer_from_engine(Incoming& incoming,
   while (!disconnected_) {
     body += advance(generation);
     // What is done may have been stored, and is told.
-    is_refused = !may_hold_reply(generation.held_bytes()) && !generation.done();
+    is_refused = !reply_share_.may_hold(generation.held_bytes()) && !generation.done();
     if (is_refused) break;
     if (generation.has_large_reply()) body = co_await write_elsewhere(owned);
     if (generation.done()) break;
@@ -412,7 +405,7 @@ Task<bool> HttpConnection::stream(Incoming& incoming, const std::shared_ptr<Gene
     too_far_behind = generation.is_behind(kTooFar);
     std::string events = advance(generation);
     generation.keep_pace();  // by what waits still: of all that came, nothing may be to be told
-    const bool has_room = generation.done() || may_hold_reply(generation.held_bytes());
+    const bool has_room = generation.done() || reply_share_.may_hold(generation.held_bytes());
     if (!has_room) events += generation.break_off(no_room_for_reply());
     if (generation.has_large_reply()) events += co_await write_elsewhere(owned);
     const auto now = std::chrono::steady_clock::now();

@@ -19,6 +19,7 @@
 #include "server/http/wake_queue.h"
 #include "server/http_message.h"
 #include "server/memory_budget.h"
+#include "server/reply_share.h"
 #include "server/wakeable.h"
 
 namespace larder {
@@ -70,7 +71,7 @@ class HttpConnection final : public Wakeable, public std::enable_shared_from_thi
   static constexpr std::size_t kWriteBytes = std::size_t{64} << 10;  // what stall_timeout is for
   static constexpr std::size_t kFreeReplyBytes = std::size_t{4} << 10;  // that count nowhere
   // Those of a reply that a socket takes at once, unless its reader is behind.
-  static constexpr std::size_t kSmallReplyBytes = kWriteBytes;
+  static constexpr std::size_t kSmallReplyBytes = ReplyShare::kSmallBytes;
   static constexpr std::chrono::seconds kLookAgain{10};
   static constexpr const char* kStreamType = "text/event-stream; charset=utf-8";
   static constexpr std::string_view kLastChunk = "0\r\n\r\n";
@@ -93,8 +94,6 @@ class HttpConnection final : public Wakeable, public std::enable_shared_from_thi
   Task<bool> refuse(ApiError error, const HttpRequest& request);
   ApiError describe_unreadable(boost::system::error_code error) const;
   Task<bool> answer(Incoming& incoming);
-  // That the reply holds so many bytes now. false: there is no room for them.
-  bool may_hold_reply(std::size_t num_bytes);
   ApiError no_room_for_reply() const;
   HttpResponse refuse_reply(const HttpRequest& request) const;
   HttpResponse refuse_answer(const HttpRequest& request) const;
@@ -150,7 +149,7 @@ class HttpConnection final : public Wakeable, public std::enable_shared_from_thi
   Timer event_;     // cancelled to wake the coroutine
   boost::beast::flat_buffer buffer_;
   BudgetShare held_;                 // of what the buffer holds
-  BudgetShare reply_share_;          // of what the reply does, until it is written
+  ReplyShare reply_share_;           // of what the reply does, until it is written
   std::optional<Reply> reply_;       // of a thread that prepares
   Generation* streaming_ = nullptr;  // while its events are being written
   UpstreamExchange* upstream_ = nullptr;  // while it answers

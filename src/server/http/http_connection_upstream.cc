@@ -152,7 +152,7 @@ Task<std::optional<ApiError>> HttpConnection::read_from_upstream(UpstreamExchang
     upstream.metrics().count_received(body.size() - size_before);
     if (failure) co_return failure;
     is_too_large = body.size() > most;
-    if (may_hold_reply(body.size())) continue;
+    if (reply_share_.may_hold(body.size())) continue;
     context_.metrics.count_rejection(kReplyMemory);
     co_return ApiError{
         .status = 503,
