@@ -11,24 +11,13 @@
 namespace larder {
 namespace {
 
-// What the questions took that the summary needed; nothing where it was known.
-Json usage_of_questions(const HttpRequest& request) {
-  std::int64_t num_input = 0, num_cached = 0, num_written = 0, num_output = 0, num_thought = 0;
-  for (const auto& [key, body] : request.answers) {
-    const Json usage = parse_json(body, {}).at("usage");
-    const Json& details = usage.at("prompt_tokens_details");
-    num_input += usage.at("prompt_tokens").get<std::int64_t>();
-    num_cached += details.at("cached_tokens").get<std::int64_t>();
-    num_written += details.at("cache_write_tokens").get<std::int64_t>();
-    num_output += usage.at("completion_tokens").get<std::int64_t>();
-    if (const auto thought = usage.find("completion_tokens_details"); thought != usage.end())
-      num_thought += thought->value("reasoning_tokens", std::int64_t{0});
-  }
-  Json usage = {{"input_tokens", num_input}};
-  usage["input_tokens_details"] = {{"cached_tokens", num_cached}, {"cache_write_tokens", num_written}};
-  usage["output_tokens"] = num_output;
-  usage["output_tokens_details"] = {{"reasoning_tokens", num_thought}};
-  usage["total_tokens"] = num_input + num_output;
+// Nothing where the summary was known.
+Json usage_of(const AskedTokens& asked) {
+  Json usage = {{"input_tokens", asked.num_input}};
+  usage["input_tokens_details"] = {{"cached_tokens", asked.num_cached}, {"cache_write_tokens", asked.num_written}};
+  usage["output_tokens"] = asked.num_output;
+  usage["output_tokens_details"] = {{"reasoning_tokens", asked.num_thought}};
+  usage["total_tokens"] = asked.num_input + asked.num_output;
   return usage;
 }
 
@@ -94,7 +83,7 @@ Reply Router::compact_response(const HttpRequest& request, Mailbox::Wake wake) c
   const std::string id = make_id("resp_");
   Json body = {{"id", id}, {"object", "response.compaction"}, {"created_at", unix_time_s()}};
   body["output"] = plan.compacted(sent, report);
-  body["usage"] = usage_of_questions(request);
+  body["usage"] = usage_of(asked_tokens(request));
   body["larder"]["history"] = report.json();
   HttpResponse response = json_response(body);
   response.headers = {{"x-request-id", id}, {"x-larder-route", "local"}};

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "server/answer/answer_grammar.h"
+#include "server/api/response_plan.h"
 #include "server/api/router.h"
 #include "server/chat/tool_prompt.h"
 #include "server/json_fields.h"
@@ -20,21 +21,6 @@ std::optional<std::string> answer_to(const HttpRequest& request, const Digest& k
   const Json answer = parse_json(found->second, {});
   const Json& content = answer["choices"][0]["message"]["content"];  // null: it was a call
   return content.is_string() ? content.get<std::string>() : std::string();
-}
-
-// What the answers took that the request asked for.
-Json usage_of_answers(const HttpRequest& request) {
-  std::int64_t num_input = 0, num_cached = 0, num_output = 0;
-  for (const auto& [key, body] : request.answers) {
-    const Json usage = parse_json(body, {}).at("usage");
-    num_input += usage.at("prompt_tokens").get<std::int64_t>();
-    num_cached += usage.at("prompt_tokens_details").at("cached_tokens").get<std::int64_t>();
-    num_output += usage.at("completion_tokens").get<std::int64_t>();
-  }
-  return {{"answers", request.answers.size()},
-          {"input_tokens", num_input},
-          {"cached_tokens", num_cached},
-          {"output_tokens", num_output}};
 }
 
 // A reply is held until it is whole, a stream only its prompts' part. An answer that was given no end has most likely
@@ -81,6 +67,21 @@ std::size_t require_room_for_prompts(const GenerationJob& job, const GenerationO
 
 }  // namespace
 
+AskedTokens asked_tokens(const HttpRequest& request) {
+  AskedTokens asked;
+  for (const auto& [key, body] : request.answers) {
+    const Json usage = parse_json(body, {}).at("usage");
+    const Json& details = usage.at("prompt_tokens_details");
+    asked.num_input += usage.at("prompt_tokens").get<std::int64_t>();
+    asked.num_cached += details.at("cached_tokens").get<std::int64_t>();
+    asked.num_written += details.at("cache_write_tokens").get<std::int64_t>();
+    asked.num_output += usage.at("completion_tokens").get<std::int64_t>();
+    if (const auto thought = usage.find("completion_tokens_details"); thought != usage.end())
+      asked.num_thought += thought->value("reasoning_tokens", std::int64_t{0});
+  }
+  return asked;
+}
+
 std::string Router::salt_of(const HttpRequest& request, const GenerationOptions& options) const {
   const std::optional<Digest> key = keys_.empty() ? std::nullopt : key_of(request);
   return derive_salt(key ? std::optional(keys_.cache_owner(*key)) : std::nullopt,
@@ -100,7 +101,11 @@ std::optional<GenerationJob> Router::settle_chat(const HttpRequest& request, Cha
   settled = settle(chat, model_, summarizer, *history_);
   if (SummaryQuestion* const question = settled.question()) return prepare_errand(summarizer.salt, std::move(*question));
   if (settled.history && !request.answers.empty()) {
-    settled.history->summary_usage = usage_of_answers(request);
+    const AskedTokens asked = asked_tokens(request);
+    settled.history->summary_usage = {{"answers", request.answers.size()},
+                                      {"input_tokens", asked.num_input},
+                                      {"cached_tokens", asked.num_cached},
+                                      {"output_tokens", asked.num_output}};
   }
   return std::nullopt;
 }

@@ -1,6 +1,7 @@
 // What Router makes of a request of the Responses API before the engine hears of it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,12 @@
 #include "server/chat/session_store.h"
 
 namespace larder {
+
+// Tokens of what the model was asked before a request could be prepared.
+struct AskedTokens {
+  std::int64_t num_input = 0, num_cached = 0, num_written = 0, num_output = 0, num_thought = 0;
+};
+AskedTokens asked_tokens(const HttpRequest& request);
 
 // A request, with all that it refers to.
 struct Router::ResponsePlan {
