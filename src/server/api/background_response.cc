@@ -104,9 +104,7 @@ void BackgroundResponse::advance() {
 
 void BackgroundResponse::give_up() noexcept {
   try {
-    tell(generation_->break_off({.status = 503,
-                                 .code = "unavailable",
-                                 .message = "there is no memory to go on with the answer; try again"}));
+    tell(generation_->break_off(Generation::no_memory()));
   } catch (const std::exception&) {
     // Then it is as if it had never been.
   }

@@ -18,11 +18,6 @@ constexpr const char* kEngineStopped = "the engine has stopped before the answer
 constexpr const char* kWorkerLost =
     "a machine that computes a part of the model was lost before the answer was complete; try again";
 
-// Of the engine, or on the way from it.
-ApiError no_memory() {
-  return {.status = 503, .code = "unavailable", .message = "there is no memory to go on with the answer; try again"};
-}
-
 ApiError stuck(const std::string& field) {
   return {.status = 400,
           .code = "invalid_value",
@@ -35,6 +30,10 @@ ApiError stuck(const std::string& field) {
 ApiError stopped(const char* message) { return {.status = 503, .code = "engine_stopped", .message = message}; }
 
 }  // namespace
+
+ApiError Generation::no_memory() {
+  return {.status = 503, .code = "unavailable", .message = "there is no memory to go on with the answer; try again"};
+}
 
 std::unique_ptr<Generation> Generation::start(const ServedModel& model, GenerationJob job,
                                               ServerMetrics& metrics, Mailbox::Wake wake) {

@@ -83,6 +83,8 @@ class Generation {
   std::string interrupt();
   // Likewise, for one that there is no room for.
   std::string break_off(const ApiError& error);
+  // Of the engine, or on the way from it.
+  static ApiError no_memory();
   // Nobody wants more of it: the last bytes of a stream. It is to be destroyed then.
   std::string cancel();
   // What is told of it meanwhile, see ReplyWriter.
