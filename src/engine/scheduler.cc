@@ -107,14 +107,14 @@ void Scheduler::finish_load(Sequence& sequence, const EndedLoad& ended) {
       cache_.finish_load(sequence.table, sequence.tokens, request.request.salt, ended);
   --num_loading_;
   ++num_prompt_commits_;
-  const bool is_first_run = !request.is_counted();
-  if (is_first_run) note_loaded(request, loaded);
+  const bool is_first_run = !request.account.is_settled();
+  if (is_first_run) request.account.add(loaded);
   // Each time for a nearer end, so that it comes to one.
   if (loaded.end > sequence.num_computed() &&
       cache_.begin_load(sequence.table, sequence.tokens, loaded.end)) {
     ++num_loading_;
   } else if (is_first_run) {
-    count_prompt(request);
+    settle(request);
   }
 }
 
@@ -175,7 +175,7 @@ PromptsAhead Scheduler::prompts_ahead() const {
     prompt = sequence;
   }
   if (num != 1) return {.num = num};
-  return {.num = 1, .num_tokens = prompt->num_tokens() - std::max(0, prompt->request->num_cached)};
+  return {.num = 1, .num_tokens = prompt->num_tokens() - prompt->request->account.num_cached()};
 }
 
 // Sequences that miss one token. Where they are too many, they take turns.
@@ -343,7 +343,8 @@ void Scheduler::admit_waiting() {
     const int num_in_pool = sequence.num_computed();
     const LoadPlan load =
         cache_.begin_load(sequence.table, sequence.tokens, max_match(sequence));
-    if (!sequence.request->is_counted()) note_load(*sequence.request, load);
+    PromptAccount& account = sequence.request->account;
+    if (!account.is_settled()) account.begin_load(load);
     if (load.has_looked && is_first_look(sequence))
       stats_.num_external_queries += static_cast<std::uint64_t>(sequence.num_tokens() - num_in_pool);
     if (load) {
@@ -351,7 +352,7 @@ void Scheduler::admit_waiting() {
       ++num_loading_;
       continue;
     }
-    count_prompt(*sequence.request);
+    if (!account.is_settled()) settle(*sequence.request);
     if (!plan_prompt(sequence) || has_preempted_) return;
   }
 }
@@ -458,10 +459,8 @@ bool Scheduler::admit(Sequence& sequence) {
     stats_.num_prefix_queries += static_cast<std::uint64_t>(sequence.num_tokens());
     stats_.num_prefix_hits += static_cast<std::uint64_t>(num_matched);
   }
-  if (request.num_cached < 0) {
-    request.num_cached = request.num_in_pool = num_matched;
-    if (!request.request.is_anticipated) note_miss(sequence, num_matched);
-  }
+  if (request.account.is_new())
+    request.account.look_up(request.num_prompt, num_matched, find_missed(sequence, num_matched));
   return true;
 }
 
@@ -538,11 +537,8 @@ void Scheduler::preempt(Sequence& sequence) {
     planned_.erase(place);
   }
   ActiveRequest& request = *sequence.request;
-  if (sequence.table.is_loading() && !request.is_counted()) {
-    // What its first load would have brought comes with the next: admit() tells it anew.
-    request.num_cached = -1;
-    request.facts = {};
-  }
+  // What its first load would have brought comes with the next.
+  if (sequence.table.is_loading() && !request.account.is_settled()) request.account.start_anew();
   detach(sequence);
   waiting_.insert(&sequence);
   num_waiting_tokens_ += sequence.num_tokens_in_line();
@@ -553,7 +549,8 @@ void Scheduler::preempt(Sequence& sequence) {
 void Scheduler::detach(Sequence& sequence) {
   if (sequence.table.is_loading()) {
     --num_loading_;
-    if (sequence.request->num_cached >= 0) count_prompt(*sequence.request);
+    const PromptAccount& account = sequence.request->account;
+    if (!account.is_new() && !account.is_settled()) settle(*sequence.request);
   }
   if (chunk_.sequence == &sequence) chunk_.sequence = nullptr;
   cache_.release(sequence.table);

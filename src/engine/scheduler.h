@@ -151,11 +151,8 @@ class Scheduler {
   bool waits_for_leader(Sequence& sequence);
   void finish_load(Sequence& sequence, const EndedLoad& ended);
   void note_scheduled(ActiveRequest& request);
-  void note_miss(Sequence& sequence, int num_matched);
-  static void note_load(ActiveRequest& request, const LoadPlan& load);
-  void count_prompt(ActiveRequest& request);
-  void count_computed(ActiveRequest& request, int end);
-  static void note_loaded(ActiveRequest& request, const LoadedTokens& loaded);
+  std::vector<MissedSpan> find_missed(const Sequence& sequence, int num_matched) const;
+  void settle(ActiveRequest& request);
   // The sequence's next tokens within the limits, as many as are missing.
   static Planned next_tokens(Sequence& sequence, int max_tokens, int max_logits);
   // Plans up to max_tokens of the sequence's missing ones. false = it was preempted.

@@ -11,7 +11,7 @@ namespace {
 
 std::array<WrittenTokens, kMaxPins> written_tokens(const ActiveRequest& request) {
   std::array<WrittenTokens, kMaxPins> written{};
-  int begin = std::max(0, request.num_cached);
+  int begin = request.account.num_cached();
   for (std::size_t i = 0; i < request.request.pins.size(); ++i) {
     const PromptPin& pin = request.request.pins[i];
     const int num_tokens = std::max(0, pin.num_tokens - begin);
@@ -76,7 +76,9 @@ void Scheduler::commit_entry(const BatchEntry& entry, std::span<OutputToken> sam
   Sequence& sequence = *entry.sequence;
   ActiveRequest& request = *sequence.request;
   if (sequence.num_computed() < request.num_prompt) ++num_prompt_commits_;
-  count_computed(request, sequence.num_computed() + entry.num_tokens);
+  std::uint64_t& num_of_prompts =
+      request.request.is_anticipated ? stats_.num_anticipated_tokens : stats_.num_prompt_tokens;
+  num_of_prompts += static_cast<std::uint64_t>(request.account.compute_to(sequence.num_computed() + entry.num_tokens));
   cache_.publish(sequence.table, sequence.tokens, sequence.num_computed() + entry.num_tokens);
   if (!request.is_forked) set_pins(sequence);
   if (samples.empty()) return;
@@ -107,15 +109,6 @@ void Scheduler::commit_draft(const BatchEntry& entry, std::span<OutputToken> sam
     cache_.publish(sequence.table, sequence.tokens, sequence.num_computed() + 1);
     if (!append(sequence, std::move(sample))) return;
   }
-}
-
-// Once, however often a preempted prompt is computed, and for all of its choices.
-void Scheduler::count_computed(ActiveRequest& request, int end) {
-  end = std::min(end, request.num_prompt);
-  if (end <= request.num_counted) return;
-  std::uint64_t& num = request.request.is_anticipated ? stats_.num_anticipated_tokens : stats_.num_prompt_tokens;
-  num += static_cast<std::uint64_t>(end - request.num_counted);
-  request.num_counted = end;
 }
 
 // At once, since the next blocks that are taken may be those that windows have left. Once the prompt
@@ -204,11 +197,11 @@ void Scheduler::report(Sequence& sequence, RequestUpdate update) {
   if (!std::exchange(sequence.is_reported, true)) {
     update.prompt_logprobs = request.prompt_logprobs;
     if (++request.num_told == request.request.n) request.prompt_logprobs = nullptr;
-    if (sequence.choice == 0) update.cache = request.facts;
+    if (sequence.choice == 0) update.cache = request.account.facts();
   }
   update.usage = {.num_prompt_tokens = request.num_prompt,
-                  .num_cached_tokens = std::max(0, request.num_cached),
-                  .num_loaded_tokens = request.num_loaded,
+                  .num_cached_tokens = request.account.num_cached(),
+                  .num_loaded_tokens = request.account.num_loaded(),
                   .num_output_tokens = sequence.num_output,
                   .num_preemptions = request.num_preemptions,
                   .num_draft_tokens = sequence.draft.num_guessed,

@@ -9,6 +9,7 @@
 #include "base/types.h"
 #include "engine/draft.h"
 #include "engine/fair_line.h"
+#include "engine/prompt_account.h"
 #include "engine/request.h"
 #include "engine/token_counts.h"
 #include "grammar/grammar_state.h"
@@ -74,13 +75,8 @@ struct ActiveRequest {
   FairTurn turn;
   RequestTimes times;
   int num_prompt = 0;
-  int num_cached = -1;      // -1 = never scheduled
-  int num_in_pool = 0;      // of those, there when it was admitted
-  int num_loaded = 0;       // of the others, from tiers
-  // In the statistics of prompts: what was found of it, then what has been computed since. -1 = not yet.
-  int num_counted = -1;
+  PromptAccount account;
   int num_preemptions = 0;
-  CacheFacts facts;  // of the first time that it was scheduled
   std::size_t num_pins_reached = 0;  // of request.pins, places that have been computed
   std::vector<PromptPin> pinned;     // those of them that the cache took
   // Tokens of the prompt whose logprobs are known: the first needs none. null = none are wanted, or all choices have been
@@ -97,7 +93,6 @@ struct ActiveRequest {
 
   // Of RequestTimes.
   std::int64_t time_at(std::int64_t now_ns) const { return (is_paused ? paused_at_ns : now_ns) - paused_ns; }
-  bool is_counted() const { return num_counted >= 0; }
   // Choices that each of its sequences stands for.
   int num_per_sequence() const { return is_forked ? 1 : request.n; }
   AttentionSpan span() const { return {request.attention_window, request.attention_sinks}; }
