@@ -7,6 +7,7 @@
 
 #include "server/chat/bm25.h"
 #include "server/chat/render_chat.h"
+#include "server/chat/response_items.h"
 
 namespace larder {
 namespace {
@@ -239,6 +240,7 @@ std::optional<HistoryReport> shorten_history(ChatRequest& chat, const Summarizer
       report.to_ask = sum_up({chat, cut.num_head, std::move(steps), most}, summarizer, report.summary);
       if (report.to_ask) return report;
     }
+    if (sums_up) report.first_summed = mark_of(chat.messages[cut.num_head].json);
     drop(chat, cut);
     if (sums_up)
       for (const ChatMessage& message : chat.messages) report.kept.push_back(message.json);

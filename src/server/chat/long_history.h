@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -58,6 +59,7 @@ struct HistoryReport {
   Summary summary;
   Json summary_usage;  // tokens that it took to write them for this request; null = none
   Json kept;           // the system prompt and the messages kept beside a summary; else null
+  std::uint64_t first_summed = 0;  // mark_of() the first message that this summary is for; 0 = none
   std::optional<SummaryQuestion> to_ask;  // the model, before the rest is what was done
   // For put_quotes().
   std::string question;

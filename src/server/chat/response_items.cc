@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/hash.h"
 #include "server/chat/client_request.h"
 #include "server/json_fields.h"
 #include "server/message_role.h"
@@ -163,7 +164,8 @@ Json chat_content(const Json& parts) {
 
 struct OurCompaction {
   std::string summary;
-  Json messages;
+  Json messages;  // that it keeps
+  std::uint64_t first_summed = 0;  // mark_of() the first message that it sums up
 };
 
 // As far as ChatBuilder builds upon it.
@@ -183,7 +185,8 @@ std::optional<OurCompaction> read_ours(const std::string& content) {
     const Json json = parse_json(content, {});
     const Json& messages = json.at("messages");
     if (messages.is_array() && std::ranges::all_of(messages, looks_like_message)) {
-      return OurCompaction{json.at("summary").get<std::string>(), messages};
+      return OurCompaction{json.at("summary").get<std::string>(), messages,
+                           json.at("first").get<std::uint64_t>()};
     }
   } catch (const std::exception&) {  // somebody changed it
   }
@@ -197,9 +200,9 @@ class ChatBuilder {
   void add(const ItemPtr& item, std::size_t index) {
     const Json& json = item->json;
     const std::string_view type = type_of(json);
-    ++num_messages_;
-    num_turns_ +=
-        !(type == "message" && is_system_role(json["role"].get_ref<const std::string&>()));
+    const bool is_system = type == "message" && is_system_role(json["role"].get_ref<const std::string&>());
+    has_system_ = has_system_ || is_system;
+    num_turns_ += !is_system;
     if (type == "reasoning") {
       const std::string thought = thought_in(json);
       if (!thought_.empty() && !thought.empty()) thought_ += "\n\n";
@@ -222,19 +225,24 @@ class ChatBuilder {
     chat_.told_summary = ours->summary;
     chat_.told_first_kept = first_kept(ours->messages);
     if (num_turns_ > 0) {
-      // Else what it sums up is there as well. Where it is not, that is all that came before.
-      if (has_just(ours->messages)) chat_.summary = ours->summary;
-      return;
+      if (has_message(ours->first_summed)) return;
+      if (ends_with(ours->messages)) {
+        chat_.summary = ours->summary;
+        return;
+      }
     }
-    const bool has_system = num_messages_ > 0;
     add_summary(ours->summary);
+    const bool has_system = has_system_;
     for (const Json& message : ours->messages) {
-      const bool is_system = message.value("role", "") == "system";
+      const bool is_system = message["role"] == "system";
       if (is_system && has_system) continue;
+      has_system_ = has_system_ || is_system;
       chat_.holds_compacted = true;
       const bool has_text = message.contains("content") && message["content"].is_string();
-      if (is_system && has_text && follows_instructions()) {
+      if (is_system && has_text && has_instructions_ && &message == &ours->messages.front()) {
         join_instructions(message);
+      } else if (is_system && num_turns_ > 0 && &message == &ours->messages.front()) {
+        put_first(message, index);
       } else {
         begin(message["role"], index, false) = message;
       }
@@ -261,17 +269,45 @@ class ChatBuilder {
     return message;
   }
 
-  // Whether the chat is as yet what a compaction keeps. The system's messages may be others.
-  bool has_just(const Json& kept) const {
-    const auto without_system = [](const Json& messages) {
-      std::vector<const Json*> rest;
-      for (const Json& message : messages)
-        if (!is_system_role(message["role"].get_ref<const std::string&>())) rest.push_back(&message);
-      return rest;
-    };
-    return std::ranges::equal(without_system(chat_.messages), without_system(kept), [](const Json* own, const Json* other) {
-      return (*own)["role"] == (*other)["role"] && text_of(*own) == text_of(*other);
-    });
+  // Whether what a compaction keeps is the newest of the chat as yet, or all of it. The system's messages may be others.
+  bool ends_with(const Json& kept) {
+    std::size_t theirs = without_system_behind(kept, kept.size());
+    std::size_t own = without_system_behind(chat_.messages, chat_.messages.size());
+    const bool keeps_any = theirs > 0;
+    while (theirs > 0 && own > 0 && marks()[own - 1] == mark_of(kept[theirs - 1])) {
+      theirs = without_system_behind(kept, theirs - 1);
+      own = without_system_behind(chat_.messages, own - 1);
+    }
+    return theirs == 0 && (keeps_any || own == 0);
+  }
+
+  // The largest number of messages, at most that one, the last of which is no system's.
+  static std::size_t without_system_behind(const Json& messages, std::size_t num) {
+    while (num > 0 && is_system_role(messages[num - 1]["role"].get_ref<const std::string&>())) --num;
+    return num;
+  }
+
+  bool has_message(std::uint64_t mark) { return std::ranges::find(marks(), mark) != marks().end(); }
+
+  // Of the chat's messages, each made once: there may be many compactions.
+  const std::vector<std::uint64_t>& marks() {
+    while (marks_.size() < chat_.messages.size()) marks_.push_back(mark_of(chat_.messages[marks_.size()]));
+    return marks_;
+  }
+
+  // The newest message, which gets more.
+  Json& grow_last() {
+    if (marks_.size() == chat_.messages.size()) marks_.pop_back();
+    return chat_.messages.back();
+  }
+
+  // A compaction's system prompt, in a chat that has none of its own.
+  void put_first(const Json& message, std::size_t index) {
+    marks_.clear();
+    chat_.item_of.insert(chat_.item_of.begin(), index);
+    chat_.sent_as.insert(chat_.sent_as.begin(), -1);
+    chat_.messages.insert(chat_.messages.begin(), message);
+    for (KnownTurn& turn : chat_.known_turns) ++turn.message;
   }
 
   // An answer may have several.
@@ -291,8 +327,9 @@ class ChatBuilder {
       std::erase_if(chat_.known_turns, [&](const KnownTurn& turn) {
         return turn.message + 1 == chat_.messages.size();
       });
-      take_thought(chat_.messages.back());
-      return append(chat_.messages.back()["content"], std::move(content), "");
+      Json& answer = grow_last();
+      take_thought(answer);
+      return append(answer["content"], std::move(content), "");
     }
     begin(role, index)["content"] = std::move(content);
     if (item.tokens) {
@@ -341,7 +378,7 @@ class ChatBuilder {
   // Calls belong to the answer that they end.
   void add_call(const Json& json, std::size_t index) {
     const bool is_new = chat_.messages.empty() || chat_.messages.back()["role"] != "assistant";
-    Json& message = is_new ? begin("assistant", index) : chat_.messages.back();
+    Json& message = is_new ? begin("assistant", index) : grow_last();
     if (!message.contains("content")) message["content"] = "";
     take_thought(message);
     Json function = {{"name", name_for_model(json)}, {"arguments", json["arguments"]}};
@@ -366,8 +403,9 @@ class ChatBuilder {
   ItemChat chat_;
   std::string thought_;  // before the next message
   bool has_instructions_ = false;
-  int num_messages_ = 0;  // items, instructions aside
-  int num_turns_ = 0;     // of these, those that are not the system's
+  bool has_system_ = false;  // a message of the system among the items, or in a compaction
+  int num_turns_ = 0;        // items that are none
+  std::vector<std::uint64_t> marks_;  // see marks()
 };
 
 }  // namespace
@@ -460,8 +498,12 @@ std::string text_of(const Json& item) {
   return {};
 }
 
-Json make_compaction(const std::string& summary, const Json& kept) {
-  const Json content = {{"larder", 1}, {"summary", summary}, {"messages", kept}};
+std::uint64_t mark_of(const Json& message) {
+  return hash_text(message["role"].get_ref<const std::string&>() + '\n' + text_of(message));
+}
+
+Json make_compaction(const std::string& summary, const Json& kept, std::uint64_t first_summed) {
+  const Json content = {{"larder", 1}, {"summary", summary}, {"messages", kept}, {"first", first_summed}};
   return {{"id", make_id("cmp_")},
           {"type", "compaction"},
           {"encrypted_content", dump_json(content)},

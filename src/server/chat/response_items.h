@@ -1,6 +1,7 @@
 // The items of OpenAI's Responses API: what conversations are made of, and the chat that they spell.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -31,9 +32,11 @@ void require_new_ids(const std::vector<Json>& added, const std::vector<ItemPtr>&
 Json make_output_message(const std::string& id, const std::string& text, bool is_complete,
                          Json logprobs = Json::array());
 
-// A summary of what came before the messages kept, and these themselves: a chat's. Of one that goes on with no other
-// items, or with those alone that these messages are made of, before it.
-Json make_compaction(const std::string& summary, const Json& kept);
+// By which a chat's message is known again: its role and its text.
+std::uint64_t mark_of(const Json& message);
+// A summary of what came before the messages kept, and these themselves: a chat's. first_summed: mark_of() the first
+// message that is summed up, which tells whether those are there as well where it comes back.
+Json make_compaction(const std::string& summary, const Json& kept, std::uint64_t first_summed);
 // The first of the messages kept that is no system prompt, by which one cut is told from the next; null = none.
 Json first_kept(const Json& kept);
 
@@ -51,7 +54,7 @@ std::string whole_name(const ToolName& tool);
 
 // A chat for the template: OpenAI's chat messages, not yet checked, with the answers whose tokens are
 // known. Reasoning is left out. Where what a compaction of ours sums up is there as well, it is passed
-// over; else it stands for that, beside the messages that it keeps, or that are there before it. A system message behind
+// over; else it stands for that, beside the messages that it keeps, or that are there right before it. A system message behind
 // the instructions joins them, an answer's text behind its calls is of their message.
 struct ItemChat {
   Json messages = Json::array();

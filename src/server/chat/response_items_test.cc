@@ -187,7 +187,7 @@ TEST(ResponseItems, SystemItemsJoinTheInstructions) {
 
   const Json kept = Json::parse(R"([{"role": "system", "content": "Hm."},
                                     {"role": "user", "content": "a"}])");
-  chat = to_chat("Be brief.", {make_item(make_compaction("They met.", kept))});
+  chat = to_chat("Be brief.", {make_item(make_compaction("They met.", kept, 1))});
   ASSERT_EQ(chat.messages.size(), 2u);
   EXPECT_EQ(chat.messages[0]["content"], "Be brief.\n\nHm.");
   EXPECT_EQ(to_chat("", items_of(R"([{"role": "system", "content": "a"}])")).system_items, "");
@@ -206,7 +206,8 @@ TEST(ResponseItems, OurCompactionsStandForWhatTheySumUp) {
   const SessionStore store({.max_bytes = 1 << 20, .max_count = 10});
   const Json kept = Json::parse(R"([{"role": "system", "content": "Hm."},
                                     {"role": "user", "content": "a"}])");
-  const ItemPtr ours = make_item(make_compaction("They met.", kept));
+  const std::uint64_t met = mark_of({{"role", "user"}, {"content", "We met."}});
+  const ItemPtr ours = make_item(make_compaction("They met.", kept, met));
   std::vector<ItemPtr> rest = items_of(R"([{"role": "assistant", "content": "b"}])");
   rest.insert(rest.begin(), ours);
   const ItemChat alone = to_chat("", rest);
@@ -236,8 +237,30 @@ TEST(ResponseItems, OurCompactionsStandForWhatTheySumUp) {
   }
   EXPECT_TRUE(alone.holds_compacted);
   std::vector<ItemPtr> twice = beside;
-  twice.insert(twice.begin() + 1, make_item(make_compaction("They had met.", kept)));
+  twice.insert(twice.begin() + 1, make_item(make_compaction("They had met.", kept, met)));
   EXPECT_EQ(to_chat("", twice).summary, "They met.") << "the last one's";
+
+  // Behind other messages than those that it keeps or sums up.
+  std::vector<ItemPtr> behind = items_of(R"([{"role": "user", "content": "It rains."}])");
+  behind.insert(behind.end(), rest.begin(), rest.end());
+  for (const char* instructions : {"", "Be brief."}) {
+    const ItemChat chat = to_chat(instructions, behind);
+    EXPECT_EQ(chat.summary, "They met.");
+    ASSERT_EQ(chat.messages.size(), 4u);
+    EXPECT_EQ(chat.messages[0]["content"], *instructions == 0 ? "Hm." : "Be brief.\n\nHm.");
+    EXPECT_EQ(chat.messages[1]["content"], "It rains.");
+    EXPECT_EQ(chat.messages[2], kept[1]);
+    EXPECT_EQ(chat.sent_as, (std::vector<int>{-1, 0, -1, 2}));
+    EXPECT_TRUE(chat.holds_compacted);
+  }
+  behind.insert(behind.begin() + 1, make_item(make_compaction("It rained.", kept, met + 1)));
+  behind.insert(behind.begin() + 2, behind[0]);
+  EXPECT_EQ(to_chat("", behind).summary, "It rained.\n\nThey met.") << "neither is among what the other keeps";
+  EXPECT_EQ(to_chat("", behind).messages.size(), 6u) << "with one system prompt";
+  std::vector<ItemPtr> between = beside;
+  between.insert(between.begin(), behind[0]);
+  EXPECT_EQ(to_chat("", between).summary, "They met.");
+  EXPECT_EQ(to_chat("", between).messages.size(), 3u) << "what it keeps is there";
 
   // One that somebody changed is a text like another's.
   const std::string broken = ours->json["encrypted_content"].get<std::string>().substr(0, 30);
