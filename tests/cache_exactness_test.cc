@@ -132,7 +132,8 @@ TEST_P(RealExactness, InABatchOf16AndPreempted) {
   if (std::string(std::get<2>(GetParam())) != "f16") GTEST_SKIP() << "of one type";
   const int length = static_cast<int>(prompt_.size());
   const int half = std::min(4, length / 2 / kBlockSize) * kBlockSize;
-  const std::uint64_t num_prompts = is_generic() ? 3 : 16;
+  // All 16 on the machine's best set: how a batch is made depends on no set.
+  const std::uint64_t num_prompts = is_generic() ? 3 : kernels_ == &best_kernels() ? 16 : 5;
   std::vector<std::vector<TokenId>> prompts;
   std::vector<Heard> expected;
   for (std::uint64_t i = 0; i < num_prompts; ++i) {

@@ -16,6 +16,7 @@ constexpr int kMaxPromptTokens = 1300 + 64;
 struct RealModel {
   const char* variable;
   const char* golden;
+  int num_exact;  // tokens whose rows are compared
 };
 
 class ModelGolden : public ::testing::TestWithParam<RealModel> {
@@ -85,17 +86,17 @@ TEST_P(ModelGolden, RowsDoNotDependOnTheirCompany) {
       expect_exact(*model_, *kernels, 18, ActivationType::kInt8, nullptr, 3);
       continue;
     }
-    // Past Gemma's window of 512 on the machine's best set, and FP32 there alone; on all sets the tiny models go past
-    // theirs, in both.
+    // Past Gemma's window of 512, which is a split of the keys, too, on the machine's best set, and FP32 there alone; on
+    // all sets the tiny models go past theirs, in both.
     const bool is_best = kernels == &best_kernels();
-    expect_exact(*model_, *kernels, is_best ? 601 : 97, ActivationType::kInt8);
+    expect_exact(*model_, *kernels, is_best ? GetParam().num_exact : 97, ActivationType::kInt8);
     if (is_best) expect_exact(*model_, *kernels, 33, ActivationType::kF32);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ModelGolden,
-                         ::testing::Values(RealModel{"LARDER_TEST_SMOLLM2", "smollm2.json"},
-                                           RealModel{"LARDER_TEST_GEMMA3", "gemma3.json"}),
+                         ::testing::Values(RealModel{"LARDER_TEST_SMOLLM2", "smollm2.json", 140},
+                                           RealModel{"LARDER_TEST_GEMMA3", "gemma3.json", 601}),
                          [](const auto& test) {
                            return std::string(test.param.golden,
                                               std::strlen(test.param.golden) - 5);
