@@ -30,7 +30,7 @@ std::size_t escape_length(std::string_view text, std::size_t begin) {
 }  // namespace
 
 Fragment JsonParts::space() {
-  if (is_compact_) return builder_.nothing();
+  if (spacing_ != JsonSpacing::kAny) return builder_.nothing();
   if (!space_) {
     const Fragment part{builder_.add_node(), builder_.add_node()};
     builder_.add_empty(part.begin, part.end);
@@ -53,11 +53,14 @@ Fragment JsonParts::space() {
 }
 
 Fragment JsonParts::colon() {
-  const Fragment colon = builder_.text(":");
-  return is_compact_ ? colon : builder_.sequence({colon, builder_.optional(builder_.text(" "))});
+  if (spacing_ != JsonSpacing::kAny) return builder_.text(spacing_ == JsonSpacing::kNone ? ":" : ": ");
+  return builder_.sequence({builder_.text(":"), builder_.optional(builder_.text(" "))});
 }
 
-Fragment JsonParts::comma() { return builder_.sequence({builder_.text(","), space()}); }
+Fragment JsonParts::comma() {
+  if (spacing_ == JsonSpacing::kOneBlank) return builder_.text(", ");
+  return builder_.sequence({builder_.text(","), space()});
+}
 
 const GrammarRule& JsonParts::value_rule() {
   if (value_) return *value_;

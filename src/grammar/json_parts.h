@@ -12,20 +12,25 @@
 
 namespace larder {
 
+// Where white space stands between JSON's signs: as in any text of it (see JsonParts), nowhere, or one blank behind each
+// colon and comma, as Python's json.dumps() and most chat templates write it.
+enum class JsonSpacing { kAny, kNone, kOneBlank };
+
 // JSON as models write it, compact or indented: white space stands where an indented text has it, and has an end, and
 // so have numbers. Else a small model in doubt writes blanks for ever: only strings and lists have no end.
 // What is used often is laid out once. Thread: one at a time.
 class JsonParts {
  public:
-  // is_compact: no white space at all.
-  explicit JsonParts(GrammarBuilder& builder, bool is_compact = false) : builder_(builder), is_compact_(is_compact) {}
+  explicit JsonParts(GrammarBuilder& builder, JsonSpacing spacing = JsonSpacing::kAny)
+      : builder_(builder), spacing_(spacing) {}
 
   GrammarBuilder& builder() { return builder_; }
 
-  // None, a blank, or a line's end and the next one's indentation: behind what opens and before what closes.
+  // None, a blank, or a line's end and the next one's indentation: behind what opens and before what closes. Nothing,
+  // unless the spacing is any.
   Fragment space();
-  Fragment colon();  // and a blank perhaps
-  Fragment comma();  // and space()
+  Fragment colon();  // and a blank, perhaps or always
+  Fragment comma();  // and space(), or a blank
   Fragment any_value();
   Fragment any_object();
   Fragment any_array();
@@ -64,7 +69,7 @@ class JsonParts {
   GrammarNode add_characters();
 
   GrammarBuilder& builder_;
-  const bool is_compact_;
+  const JsonSpacing spacing_;
   std::optional<GrammarRule> space_, value_, escape_, long_character_;
 };
 

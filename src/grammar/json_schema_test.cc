@@ -180,9 +180,19 @@ TEST(JsonSchema, NamesOfEscapes) {
 }
 
 TEST(JsonSchema, CompactlyThereIsNoWhiteSpace) {
-  const Grammar grammar = grammar_of_schema(R"({"type": "object", "properties": {"a": {"type": "array"}, "b": {}}})", SchemaUse::kStrict, true);
+  const Grammar grammar = grammar_of_schema(R"({"type": "object", "properties": {"a": {"type": "array"}, "b": {}}})", SchemaUse::kStrict, JsonSpacing::kNone);
   EXPECT_TRUE(matches(grammar, R"({"a":[1,{"c":2}],"b":"x y"})"));
   for (const char* text : {R"({ "a":[]})", R"({"a": []})", R"({"a":[1, 2]})", R"({"a":[]} )"}) EXPECT_FALSE(begins(grammar, text)) << text;
+}
+
+TEST(JsonSchema, OneBlankBehindColonsAndCommas) {
+  const Grammar grammar = grammar_of_schema(R"({"type": "object", "properties": {"a": {"type": "array"}, "b": {}}})",
+                                            SchemaUse::kStrict, JsonSpacing::kOneBlank);
+  for (const char* text : {"{}", R"({"a": [], "b": {}})", R"({"a": [1, "x"], "b": {"c": {"d": null}, "e": [2, 3]}})"})
+    EXPECT_TRUE(matches(grammar, text)) << text;
+  for (const char* text : {"{ }", R"({"a":[]})", R"({"a": [],"b": {}})", R"({"a": [ ]})", R"({"a": [1,2]})",
+                           "{\n\"a\": []}", R"({"a":  []})", R"({"b": {"c":1}})"})
+    EXPECT_FALSE(matches(grammar, text)) << text;
 }
 
 TEST(JsonSchema, Arrays) {

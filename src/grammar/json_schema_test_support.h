@@ -12,9 +12,10 @@
 
 namespace larder {
 
-inline Grammar grammar_of_schema(std::string_view schema, SchemaUse use = SchemaUse::kStrict, bool is_compact = false) {
+inline Grammar grammar_of_schema(std::string_view schema, SchemaUse use = SchemaUse::kStrict,
+                                 JsonSpacing spacing = JsonSpacing::kAny) {
   GrammarBuilder builder;
-  JsonParts parts(builder, is_compact);
+  JsonParts parts(builder, spacing);
   const Fragment whole = add_json_schema(parts, nlohmann::ordered_json::parse(schema), "schema", use);
   return builder.finish(whole);
 }

@@ -116,6 +116,19 @@ def test_calls_that_are_demanded(server, choice, names):
     assert call.function.name == "get_time" or (set(arguments) == {"city", "unit"} and arguments["unit"] in ("C", "F"))
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_call_that_was_demanded_is_found_again(server, seed):
+    """The history's calls are printed as they were generated, so that their tokens are those in the cache."""
+    messages = [{"role": "user", "content": f"What is the weather in {'Oslo Rome Bern Kyiv'.split()[seed]}?"}]
+    first = ask(server, seed, messages=messages, tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
+    assert first.choices[0].finish_reason == "tool_calls"
+    answer = first.choices[0].message
+    messages += [answer.model_dump(exclude_none=True)] + [
+        {"role": "tool", "tool_call_id": call.id, "content": "sunny"} for call in answer.tool_calls]
+    next_turn = ask(server, seed, messages=messages, tools=TOOLS, max_tokens=1)
+    assert next_turn.usage.prompt_tokens_details.cached_tokens >= first.usage.total_tokens - 1
+
+
 def test_strict_tools_are_free_not_to_be_called(server):
     """A model that calls by itself does so well; text stays text."""
     tools = [{"type": "function", "function": {**tool["function"], "strict": True}} for tool in TOOLS]

@@ -94,11 +94,11 @@ class AnswerGrammar {
     const bool is_strict = rules_.tool_choice.is_strict(name);
     const auto schema = function.find("parameters");
     const bool has_schema = schema != function.end() && schema->is_object() && !schema->empty();
-    if (!has_schema || (!is_strict && !rules_.tool_choice.has_to_call())) return parts_.any_object();
+    if (!has_schema || (!is_strict && !rules_.tool_choice.has_to_call())) return call_parts_.any_object();
     Json whole = *schema;
     whole["type"] = "object";
     // Of a tool that is not strict nobody has asked for more than a call.
-    return add_json_schema(parts_, whole, fmt::format("tools.{}.parameters", name),
+    return add_json_schema(call_parts_, whole, fmt::format("tools.{}.parameters", name),
                            is_strict ? SchemaUse::kStrict : SchemaUse::kLenient);
   }
 
@@ -137,6 +137,20 @@ class AnswerGrammar {
     return builder_.sequence({builder_.optional(thought), builder_.choice(wanted)});
   }
 
+  bool has_spelling() const { return rules_.spelling && !rules_.format.is_compact; }
+
+  JsonSpacing spacing_of_calls() const {
+    if (has_spelling()) return rules_.spelling->has_blanks ? JsonSpacing::kOneBlank : JsonSpacing::kNone;
+    return rules_.format.is_compact ? JsonSpacing::kNone : JsonSpacing::kAny;
+  }
+
+  // At one of a call's places.
+  Fragment space(std::string CallSpelling::* place) {
+    if (!has_spelling()) return call_parts_.space();
+    const std::string& text = *rules_.spelling.*place;
+    return text.empty() ? builder_.nothing() : builder_.text(text);
+  }
+
   // Behind the tag's beginning, which text may have led to.
   Fragment rest_of_call() {
     std::vector<Fragment> calls;
@@ -144,19 +158,19 @@ class AnswerGrammar {
       const Json& function = tool["function"];
       const auto name = function["name"].get<std::string>();
       if (!rules_.tool_choice.permits(name)) continue;
-      calls.push_back(builder_.sequence({builder_.text(dump_json(name)), parts_.comma(), builder_.text("\"arguments\""),
-                                         parts_.colon(), arguments_of(function, name)}));
+      calls.push_back(builder_.sequence({builder_.text(dump_json(name)), call_parts_.comma(), builder_.text("\"arguments\""),
+                                         call_parts_.colon(), arguments_of(function, name)}));
     }
-    return builder_.sequence({parts_.space(), builder_.text("{"), parts_.space(), builder_.text("\"name\""),
-                              parts_.colon(), builder_.choice(calls), parts_.space(), builder_.text("}"),
-                              parts_.space(), builder_.text(kToolCallEnd)});
+    return builder_.sequence({space(&CallSpelling::begin), builder_.text("{"), call_parts_.space(), builder_.text("\"name\""),
+                              call_parts_.colon(), builder_.choice(calls), call_parts_.space(), builder_.text("}"),
+                              space(&CallSpelling::end), builder_.text(kToolCallEnd)});
   }
 
   // At least one.
   Fragment some_calls() {
     const GrammarRule call = builder_.rule(builder_.sequence({builder_.text(kToolCall), rest_of_call()}));
     if (!rules_.takes_many_calls || rules_.tool_choice.is_one_call) return builder_.call(call);
-    const GrammarRule more = builder_.rule(builder_.sequence({parts_.space(), builder_.call(call)}));
+    const GrammarRule more = builder_.rule(builder_.sequence({space(&CallSpelling::between), builder_.call(call)}));
     return builder_.sequence({builder_.call(call), builder_.repeat(more, {0, kMaxMoreCalls})});
   }
 
@@ -190,7 +204,8 @@ class AnswerGrammar {
 
   const AnswerRules& rules_;
   GrammarBuilder builder_;
-  JsonParts parts_{builder_, rules_.format.is_compact};
+  JsonParts parts_{builder_, rules_.format.is_compact ? JsonSpacing::kNone : JsonSpacing::kAny};
+  JsonParts call_parts_{builder_, spacing_of_calls()};
 };
 
 // Of all that it goes by: the text may be megabytes, of which a grammar keeps little.
@@ -198,10 +213,13 @@ Digest key_of(const AnswerRules& rules) {
   const AnswerFormat& format = rules.format;
   const ToolChoice& choice = rules.tool_choice;
   const bool calls = may_call(rules);
+  Json spelling;
+  if (calls && rules.spelling)
+    spelling = {rules.spelling->begin, rules.spelling->end, rules.spelling->between, rules.spelling->has_blanks};
   const std::string text = dump_json(
       Json::array({static_cast<int>(format.kind), format.schema, format.source, format.choices, format.field, format.is_compact,
                    calls ? rules.tools : Json(), static_cast<int>(choice.mode), choice.is_restricted, choice.names,
-                   choice.strict_names, choice.is_one_call, rules.takes_many_calls, rules.is_harmony}));
+                   choice.strict_names, choice.is_one_call, rules.takes_many_calls, rules.is_harmony, spelling}));
   return sha256(std::as_bytes(std::span(text)));
 }
 

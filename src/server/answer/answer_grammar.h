@@ -6,10 +6,12 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "base/hash.h"
 #include "grammar/constraint.h"
 #include "server/answer/answer_format.h"
+#include "server/answer/tool_calls.h"
 #include "server/memory_budget.h"
 #include "tokenizer/tokenizer.h"
 
@@ -24,6 +26,7 @@ struct AnswerRules {
   const ToolChoice& tool_choice;
   bool takes_many_calls = true;
   bool is_harmony = false;  // it begins with the header of a message, see HarmonyScanner
+  std::optional<CallSpelling> spelling = {};  // of calls; nullopt = any
   const Json& tools;  // as templates know them, or null
 };
 

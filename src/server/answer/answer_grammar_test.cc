@@ -39,10 +39,11 @@ struct Asked {
   ToolChoice choice = {};
   bool takes_many = true;
   bool is_harmony = false;
+  std::optional<CallSpelling> spelling = {};
 
   AnswerRules rules() const {
     return {.format = format, .tool_choice = choice, .takes_many_calls = takes_many, .is_harmony = is_harmony,
-            .tools = tools()};
+            .spelling = spelling, .tools = tools()};
   }
   Grammar grammar() const { return make_answer_grammar(rules()); }
 };
@@ -62,6 +63,27 @@ TEST(AnswerGrammar, ACallThatIsDemanded) {
         call("weather", R"({"city": "Oslo", "unit": "K"})"), weather + "Hello"}) {
     EXPECT_FALSE(matches(grammar, text)) << text;
   }
+}
+
+TEST(AnswerGrammar, ACallIsSpelledAsTheTemplatePrintsIt) {
+  const CallSpelling in_lines{.begin = "\n", .end = "\n", .between = "\n"};
+  const std::string weather = call("weather", R"({"city": "Oslo", "unit": "C"})");
+  const std::string now = call("now", R"({"any": [1, {"b": []}], "c": {}})");
+  for (const ToolChoice& choice : {ToolChoice{.mode = Mode::kRequired}, ToolChoice{.strict_names = {"weather"}}}) {
+    const Grammar grammar = Asked{.choice = choice, .spelling = in_lines}.grammar();
+    for (const std::string& text : {weather, now, weather + "\n" + now}) EXPECT_TRUE(matches(grammar, text)) << text;
+    for (const std::string& text :
+         {"<tool_call>" + weather.substr(12), call("weather", R"({"city":"Oslo"})"), call("weather", "{ \"city\": \"Oslo\"}"),
+          call("weather", "{\n\"city\": \"Oslo\"}"), call("weather", R"({"city": "Oslo","unit": "C"})"),
+          call("weather", "{\"city\": \"Oslo\"}\n"), call("now", "{\"any\": [1,2]}"), call("now", "{\"any\": [ 1]}")})
+      EXPECT_FALSE(matches(grammar, text)) << text;
+  }
+  const Grammar demanded = Asked{.choice = {.mode = Mode::kRequired}, .spelling = in_lines}.grammar();
+  for (const char* between : {"", " ", "\n\n"}) EXPECT_FALSE(matches(demanded, weather + between + now)) << between;
+  const Grammar compact =
+      Asked{.choice = {.mode = Mode::kRequired}, .spelling = CallSpelling{.has_blanks = false}}.grammar();
+  EXPECT_TRUE(matches(compact, R"(<tool_call>{"name":"weather","arguments":{"city":"Oslo","unit":"C"}}</tool_call>)"));
+  EXPECT_FALSE(matches(compact, weather));
 }
 
 TEST(AnswerGrammar, CallsThatAreDemandedHaveAnEnd) {

@@ -30,6 +30,14 @@ inline constexpr std::string_view kToolCallEnd = "</tool_call>";
 inline constexpr std::string_view kThought = "<think>";
 inline constexpr std::string_view kThoughtEnd = "</think>";
 
+// What a call is written with where a chat template prints it again: only then its tokens are found once it is history.
+struct CallSpelling {
+  std::string begin = {};    // white space behind <tool_call>,
+  std::string end = {};      // before </tool_call>
+  std::string between = {};  // and between two calls
+  bool has_blanks = true;    // one behind each colon and comma, else none; and no other white space
+};
+
 struct ToolCallRules {
   bool are_read = false;          // <tool_call> in the text is a call; else all of it goes through as it is
   bool takes_many = true;         // false = calls behind the first are dropped
@@ -37,6 +45,7 @@ struct ToolCallRules {
   bool parts_thoughts = false;    // see ThoughtScanner
   bool is_harmony = false;        // see HarmonyScanner: thoughts are told apart, calls if they are read
   bool begins_in_text = false;    // harmony: the prompt ends in a message that the answer goes on with
+  std::optional<CallSpelling> spelling = {};  // of what is bound to be a call; nullopt = any
   std::shared_ptr<const ArgumentTypes> tagged = {};  // calls may be written in tags, see TaggedCallReader; null = they are not
 };
 

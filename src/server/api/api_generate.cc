@@ -158,6 +158,7 @@ void Router::constrain(ChatRequest& chat, bool ends_in_thought) const {
                           .tool_choice = options.tool_choice,
                           .takes_many_calls = calls.takes_many,
                           .is_harmony = calls.is_harmony && !calls.begins_in_text && has_harmony_tokens(model_.tokenizer),
+                          .spelling = calls.spelling,
                           .tools = calls.are_read ? tools : kNone};
   options.sampling.constraint = constraints_->find(rules);
   // What may be nothing but JSON or calls is no thought, whatever the prompt ends with; and a text that was asked for as

@@ -74,6 +74,34 @@ bool has(const std::optional<std::string>& text, std::initializer_list<std::stri
   return true;
 }
 
+// The white space of text in [begin, end); nullopt where anything else stands there.
+std::optional<std::string> white_space(std::string_view text, std::size_t begin, std::size_t end) {
+  constexpr std::size_t kMost = 16;
+  if (begin > end || end - begin > kMost) return std::nullopt;
+  const std::string_view part = text.substr(begin, end - begin);
+  if (part.find_first_not_of(" \n") != part.npos) return std::nullopt;
+  return std::string(part);
+}
+
+// Of calls as ToolCallScanner reads them; with two, what stands between them, too. nullopt: they are written otherwise.
+std::optional<CallSpelling> spelling_of(std::string_view text, bool has_two) {
+  for (const bool has_blanks : {true, false}) {
+    std::string call;
+    append_json(Json{{"name", kTool}, {"arguments", {{"key", kArguments[0]}}}}, has_blanks ? ", " : ",",
+                has_blanks ? ": " : ":", call);
+    const std::size_t begin = text.find(call), end = begin + call.size();
+    if (begin == text.npos) continue;
+    const std::size_t tag = text.rfind(kToolCall, begin), tag_end = text.find(kToolCallEnd, end);
+    if (tag == text.npos || tag_end == text.npos) return std::nullopt;
+    const auto before = white_space(text, tag + kToolCall.size(), begin), behind = white_space(text, end, tag_end);
+    const auto between =
+        has_two ? white_space(text, tag_end + kToolCallEnd.size(), text.find(kToolCall, tag_end)) : std::string("\n");
+    if (!before || !behind || !between) return std::nullopt;
+    return CallSpelling{.begin = *before, .end = *behind, .between = *between, .has_blanks = has_blanks};
+  }
+  return std::nullopt;
+}
+
 class Prober {
  public:
   explicit Prober(const ChatTemplate& chat_template) : template_(chat_template) {}
@@ -94,8 +122,10 @@ class Prober {
     found_.prints_results = has(with_call, {kResults[0]});
     found_.writes_call_tags = has(with_tools, {kToolCall}) || has(with_call, {kToolCall});
     found_.writes_tagged_calls = has(with_call, {kToolCall, kArgumentKey});
-    found_.takes_several_calls =
-        has(text_of_calls(2, ids), {kArguments[0], kArguments[1], kResults[0], kResults[1]});
+    const auto with_calls = text_of_calls(2, ids);
+    found_.takes_several_calls = has(with_calls, {kArguments[0], kArguments[1], kResults[0], kResults[1]});
+    const auto& shown = found_.takes_several_calls ? with_calls : with_call;
+    if (shown) found_.call_spelling = spelling_of(*shown, found_.takes_several_calls);
     return found_;
   }
 

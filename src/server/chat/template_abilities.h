@@ -1,6 +1,9 @@
 // What a model's chat template does with a chat, as it shows when it is given some.
 #pragma once
 
+#include <optional>
+
+#include "server/answer/tool_calls.h"
 #include "tokenizer/jinja/chat_template.h"
 
 namespace larder {
@@ -15,6 +18,7 @@ struct TemplateAbilities {
   bool wants_short_ids = false;      // of calls: nine letters or digits
   bool writes_call_tags = false;     // <tool_call>, in what it tells of tools or prints of calls
   bool writes_tagged_calls = false;  // with arguments in tags, see TaggedCallReader
+  std::optional<CallSpelling> call_spelling = {};  // where it prints calls as ToolCallScanner reads them
   bool takes_system_prompts = true;
   bool is_harmony = false;           // see HarmonyScanner
   bool may_reprint_answers = true;   // otherwise than they are generated, see next_turn.h

@@ -2,6 +2,7 @@
 #include "server/api/openai_request.h"
 #include "server/chat/template_abilities.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -74,7 +75,31 @@ TEST(TemplateAbilities, AreThoseThatShow) {
   EXPECT_EQ(names_with([](const A& a) { return a.writes_call_tags; }),
             (Names{"glm4.6", "hermes2-pro", "qwen2.5", "qwen3", "qwen3-coder", "qwq"}));
   EXPECT_EQ(names_with([](const A& a) { return a.writes_tagged_calls; }), (Names{"glm4.6"}));
+  EXPECT_EQ(names_with([](const A& a) { return a.call_spelling.has_value(); }),
+            (Names{"hermes2-pro", "qwen2.5", "qwen3", "qwq"}));
   EXPECT_EQ(names_with([](const A& a) { return !a.takes_system_prompts; }), (Names{"gemma2"}));
+}
+
+std::string spelling_of_calls(const std::string& call, const std::string& between = "") {
+  const auto found = abilities_of("{% for m in messages %}{% for c in m.tool_calls or [] %}" + call +
+                                  "{% if not loop.last %}" + between +
+                                  "{% endif %}{% endfor %}[{{ m.content }}]{% endfor %}{{ tools|tojson }}")
+                         .call_spelling;
+  if (!found) return "none";
+  return fmt::format("({})({})({}){}", found->begin, found->end, found->between, found->has_blanks ? "" : " no blanks");
+}
+
+TEST(TemplateAbilities, HowCallsAreSpelledIsWhatIsPrinted) {
+  const std::string json = "{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments|tojson }}}";
+  EXPECT_EQ(spelling_of_calls("<tool_call>\n" + json + "\n</tool_call>", "{{ '\n' }}"), "(\n)(\n)(\n)");
+  EXPECT_EQ(spelling_of_calls("<tool_call>" + json + " </tool_call>"), "()( )()");
+  EXPECT_EQ(spelling_of_calls("<tool_call>{\"name\":\"{{ c.function.name }}\",\"arguments\":{{ "
+                              "c.function.arguments|tojson(separators=(',', ':')) }}}</tool_call>"),
+            "()()() no blanks");
+  // Calls that are written otherwise, and words between them.
+  EXPECT_EQ(spelling_of_calls("<tool_call>{{ c.function.name }}({{ c.function.arguments|tojson }})</tool_call>"), "none");
+  EXPECT_EQ(spelling_of_calls("[call]" + json + "[/call]"), "none");
+  EXPECT_EQ(spelling_of_calls("<tool_call>\n" + json + "\n</tool_call>", "<|im_end|>"), "none");
 }
 
 TEST(TemplateAbilities, AWordInTheSourceIsNone) {

@@ -15,6 +15,9 @@ namespace {
 // As Python's json.dumps writes it, which is what models have seen.
 void append_like_python(const Json& value, std::string& out) { append_json(value, ", ", ": ", out); }
 
+// Of the calls in write_calls() below.
+const CallSpelling kOwnSpelling{.begin = "\n", .end = "\n", .between = "\n"};
+
 // A message's content, "" where there is none, with its parts: where it has none, it is one, as marks count them.
 std::string& text_of(ChatMessage& message) {
   Json& content = message.json["content"];
@@ -214,6 +217,7 @@ void adapt_chat(ChatRequest& request, const TemplateAbilities& abilities) {
   // Where a demanded call is JSON all the same, it is read, too.
   if (has_tools && shows_tools && abilities.writes_tagged_calls)
     calls.tagged = std::make_shared<const ArgumentTypes>(request.tools);
+  calls.spelling = shows_tools ? abilities.call_spelling : kOwnSpelling;
   if (!shows_tools) {
     if (speaks_of_tools(request)) Adapter(request).run();
   } else {
