@@ -12,6 +12,7 @@
 #include "server/api/prediction.h"
 #include "server/api/sampling_lists.h"
 #include "server/chat/session_store.h"
+#include "server/chat/text_file.h"
 #include "server/json_fields.h"
 
 namespace larder {
@@ -177,6 +178,16 @@ void read_thoughts(const Fields& fields, GenerationOptions& options) {
   options.parts_thoughts = true;
 }
 
+std::string text_of_part(const Fields& part, const std::string& type) {
+  const Json* value = part.find(type);
+  if (type == "file") {
+    if (value == nullptr) part.fail(type, "is missing; send an object with file_data");
+    return text_of_file(Fields(*value, part.path_of(type)));
+  }
+  if (value == nullptr || !value->is_string()) part.fail(type, "must be a string");
+  return value->get<std::string>();
+}
+
 // Text parts become one string: what templates of text models expect. The request learns where the
 // parts of its last message are, and which of them are marked.
 Json flatten_content(const Json& content, const std::string& param, ChatRequest& request) {
@@ -189,14 +200,12 @@ Json flatten_content(const Json& content, const std::string& param, ChatRequest&
   for (std::size_t i = 0; i < content.size(); ++i) {
     const Fields part(content[i], fmt::format("{}[{}]", param, i));
     const auto type = part.string("type", kMaxNameBytes).value_or("text");
-    if (type != "text" && type != "refusal") {
+    if (type != "text" && type != "refusal" && type != "file") {
       part.fail("type",
                 fmt::format("\"{}\" is not supported, this model reads text only", shorten(type)));
     }
-    const Json* part_text = part.find(type);
-    if (part_text == nullptr || !part_text->is_string()) part.fail(type, "must be a string");
     if (i > 0) text += '\n';
-    text += part_text->get_ref<const std::string&>();
+    text += text_of_part(part, type);
     request.messages.back().parts.push_back({.end = text.size()});
     if (auto mark = read_breakpoint(part, request.options.cache_ttl_s)) {
       mark->message = static_cast<int>(request.messages.size()) - 1;

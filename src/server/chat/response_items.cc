@@ -10,6 +10,7 @@
 
 #include "base/hash.h"
 #include "server/chat/client_request.h"
+#include "server/chat/text_file.h"
 #include "server/json_fields.h"
 #include "server/message_role.h"
 #include "server/request_id.h"
@@ -32,6 +33,12 @@ std::string require_string(const Fields& fields, const char* name) {
 Json read_part(const Json& value, const std::string& path) {
   const Fields fields(value, path);
   const std::string type = fields.string("type", kMaxIdBytes).value_or("");
+  if (type == "input_file") {
+    // It is kept as what the model reads of it.
+    Json text = {{"type", "input_text"}, {"text", text_of_file(fields)}};
+    if (const Json* mark = fields.find("prompt_cache_breakpoint")) text["prompt_cache_breakpoint"] = *mark;
+    return read_part(text, path);
+  }
   if (!is_one_of(type, {"input_text", "output_text", "text", "refusal", "summary_text"})) {
     fields.fail("type", fmt::format("\"{}\" is not supported, this model reads text only; send "
                                     "input_text or output_text",

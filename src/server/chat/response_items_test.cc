@@ -75,7 +75,7 @@ TEST(ResponseItems, ErrorsNameTheField) {
   EXPECT_EQ(param_of(R"([{"role": "user", "content": [{"type": "input_image", "image_url": "http://169.254.169.254/x"}]}])"),
             "input[0].content[0].type");
   EXPECT_EQ(param_of(R"([{"role": "user", "content": [{"type": "input_file", "file_url": "http://[fe80::1]/x"}]}])"),
-            "input[0].content[0].type");
+            "input[0].content[0].file_url");
   EXPECT_EQ(param_of(R"([{"role": "user", "content": [{"type": "input_text"}]}])"),
             "input[0].content[0].text");
   EXPECT_EQ(param_of(R"([{"type": "computer_call"}])"), "input[0].type");
