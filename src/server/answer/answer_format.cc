@@ -76,14 +76,19 @@ AnswerFormat read_any_object(const Json& value, const std::string& path) {
   return value.get<bool>() ? json_of(any_object(), path) : AnswerFormat{};
 }
 
-// What several APIs call it; two of them at once are refused.
+bool say_the_same(const AnswerFormat& a, const AnswerFormat& b) {
+  return a.kind == b.kind && a.schema == b.schema && a.source == b.source && a.choices == b.choices;
+}
+
+// What several APIs call it; two of them at once are refused, but where they say the same, as clients do that know
+// servers of any age.
 AnswerFormat read_others(const Fields& fields, std::initializer_list<OtherName> names, AnswerFormat format) {
   for (const auto& [name, read] : names) {
     const Json* value = fields.find(name);
     if (value == nullptr) continue;
     AnswerFormat found = read(*value, fields.path_of(name));
     if (found.is_text()) continue;
-    if (!format.is_text())
+    if (!format.is_text() && !say_the_same(format, found))
       fields.fail(name, fmt::format("and {} both say what the answer is; send one of them", format.field));
     format = std::move(found);
   }

@@ -506,7 +506,7 @@ TEST(OpenAiRequest, ReadsWhatTheAnswerMayBe) {
     EXPECT_EQ(format(fields).schema, schema) << fields;
   }
   EXPECT_EQ(format(R"("structured_outputs":{"json":{}})").field, "structured_outputs.json");
-  EXPECT_EQ(format(R"("guided_regex":"a+")").source, "a+");
+  EXPECT_EQ(format(R"("guided_regex":"a+","structured_outputs":{"regex":"a+"})").source, "a+");  // as guidance sends it
   EXPECT_EQ(format(R"("guided_grammar":"root ::= \"a\"")").kind, Kind::kGrammar);
   EXPECT_EQ(format(R"("grammar":"root ::= \"a\"")").kind, Kind::kGrammar);
   EXPECT_EQ(format(R"("structured_outputs":{"choice":["a","b"]})").choices, (std::vector<std::string>{"a", "b"}));
