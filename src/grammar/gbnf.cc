@@ -62,7 +62,7 @@ class GbnfParser {
     if (token_.kind == Kind::kClose) throw_invalid("line {}: the ) has no ( before it", token_.line);
     throw_invalid(
         "line {}: a rule is expected, as name ::= ..., and not '{}'; one goes on in the next line only behind | "
-        "or within parentheses",
+        "or within parentheses; this is GBNF, Lark's notation is not read",
         token_.line, printable(token_.text));
   }
 

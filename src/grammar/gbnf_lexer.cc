@@ -63,8 +63,11 @@ void GbnfLexer::fail_at_character() const {
     throw_invalid("line {}: tokens in a grammar (as in <think>) are not supported; write their text in quotes", line_);
   }
   if (c == '\'') throw_invalid("line {}: a literal is written in double quotes, not in single ones", line_);
-  if (c == ':' || c == '=') {
-    throw_invalid("line {}: a rule is written as name ::= ..., and nothing else has a : or =", line_);
+  // Lark's notation has % as well.
+  if (c == ':' || c == '=' || c == '%') {
+    throw_invalid("line {}: a rule is written as name ::= ..., and nothing else has a :, = or %; this is GBNF, Lark's "
+                  "notation is not read",
+                  line_);
   }
   throw_invalid("line {}: unexpected character '{}'", line_, printable(text_.substr(at_, 1)));
 }
