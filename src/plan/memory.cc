@@ -1,5 +1,6 @@
 // What the machine has, what the process takes, and how both are written.
 #include <sys/resource.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -118,6 +119,20 @@ std::int64_t address_space_left_bytes(const MemoryFolders& folders) {
   return std::max<std::int64_t>(0, limit_bytes - own_memory(folders).mapped_bytes);
 }
 
+// Where /proc shows processes alone (systemd's ProcSubset=pid) or is not there, what the kernel calls free: less, as
+// caches that it would give up count as taken.
+std::int64_t machine_memory_bytes(const MemoryFolders& folders) {
+  std::ifstream meminfo(folders.proc + "/meminfo");
+  for (std::string key; meminfo >> key;) {
+    std::int64_t kib = 0;
+    if (key == "MemAvailable:" && meminfo >> kib) return kib * 1024;
+    meminfo.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+  }
+  struct sysinfo info {};
+  if (::sysinfo(&info) != 0) return 0;
+  return static_cast<std::int64_t>(info.freeram + info.bufferram) * info.mem_unit;
+}
+
 }  // namespace
 
 std::int64_t memory_limit_bytes(const MemoryFolders& folders) {
@@ -125,16 +140,7 @@ std::int64_t memory_limit_bytes(const MemoryFolders& folders) {
 }
 
 std::int64_t available_memory_bytes(const MemoryFolders& folders) {
-  std::int64_t available_bytes = 0;
-  std::ifstream meminfo(folders.proc + "/meminfo");
-  for (std::string key; meminfo >> key;) {
-    std::int64_t kib = 0;
-    if (key == "MemAvailable:" && meminfo >> kib) {
-      available_bytes = kib * 1024;
-      break;
-    }
-    meminfo.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
-  }
+  std::int64_t available_bytes = machine_memory_bytes(folders);
   const MemoryLimit limit = memory_limit(folders);
   if (limit.limit_bytes != 0) available_bytes = std::min(available_bytes, limit.left_bytes());
   return std::min(available_bytes, address_space_left_bytes(folders));

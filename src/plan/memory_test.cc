@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -22,6 +23,8 @@ class MemoryTest : public testing::Test {
     std::filesystem::create_directories(path.parent_path());
     std::ofstream(path) << text;
   }
+  void remove(const std::string& name) const { std::filesystem::remove(folder_.path() + "/" + name); }
+  MemoryFolders folders() const { return {folder_.path() + "/proc", folder_.path() + "/cgroup"}; }
   void stand_in(const std::string& groups) const { write("proc/self/cgroup", groups); }
   // Of version 2.
   void limit(const std::string& group, const std::string& limit, int used, int inactive) const {
@@ -38,9 +41,8 @@ class MemoryTest : public testing::Test {
           "inactive_file 1\ntotal_inactive_file " + std::to_string(inactive) + "\n");
   }
   void expect(std::int64_t available_bytes, std::int64_t limit_bytes) const {
-    const MemoryFolders folders{folder_.path() + "/proc", folder_.path() + "/cgroup"};
-    EXPECT_EQ(available_memory_bytes(folders), available_bytes);
-    EXPECT_EQ(memory_limit_bytes(folders), limit_bytes);
+    EXPECT_EQ(available_memory_bytes(folders()), available_bytes);
+    EXPECT_EQ(memory_limit_bytes(folders()), limit_bytes);
   }
 
  private:
@@ -55,6 +57,19 @@ TEST_F(MemoryTest, WithoutLimitsItIsTheMachines) {
   limit("", "max", 5, 0);
   limit("/user.slice/job", "max", 5, 0);
   expect(kAvailableBytes, 0);
+}
+
+// As under systemd's ProcSubset=pid: nothing at all would be available, and no server start.
+TEST_F(MemoryTest, WithoutMeminfoItIsWhatIsFree) {
+  remove("proc/meminfo");
+  const std::int64_t free_bytes = available_memory_bytes(folders());
+  struct sysinfo info {};
+  ASSERT_EQ(::sysinfo(&info), 0);
+  EXPECT_GT(free_bytes, 0);
+  EXPECT_LT(free_bytes, static_cast<std::int64_t>(info.totalram) * info.mem_unit);
+  stand_in("0::/service\n");
+  limit("/service", "4096", 1024, 0);
+  expect(3072, 4096);
 }
 
 // `ulimit -v`, of which some is mapped already.

@@ -79,7 +79,7 @@ struct MemoryFolders {
   std::string proc = "/proc";
   std::string cgroup = "/sys/fs/cgroup";
 };
-// MemAvailable of this machine, less what the limits of this process's control group, of those
+// MemAvailable of this machine (or what is free, where that is not told), less what the limits of this process's control group, of those
 // above it and of its address space forbid.
 std::int64_t available_memory_bytes(const MemoryFolders& folders = {});
 // Of those limits the one that leaves least; 0 = none.
