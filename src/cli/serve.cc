@@ -105,6 +105,8 @@ void serve(const ServeOptions& options) {
   config.anticipates = options.memory.anticipates();
   if (!options.history.empty()) config.history = parse_history_options(options.history);
   config.upstream = upstream_of(options.memory.upstream);
+  config.drain_delay =
+      std::chrono::milliseconds(static_cast<std::int64_t>(options.drain_delay_seconds * 1e3));
   config.drain_timeout =
       std::chrono::milliseconds(static_cast<std::int64_t>(options.drain_seconds * 1e3));
   config.log_interval =

@@ -112,8 +112,13 @@ void add_service_options(CLI::App& command, ServiceOptions& options) {
                      "a number of tokens if you like: summary:4096 (default: none)")
       ->check(not_empty());
   command
+      .add_option("--drain-delay", options.drain_delay_seconds,
+                  "Seconds after SIGTERM for which who comes is still served, while /health is 503 and tells what is in "
+                  "front to send no more (default 0)")
+      ->check(finite_range(0, 86400));
+  command
       .add_option("--drain-seconds", options.drain_seconds,
-                  "Time for running requests after SIGTERM (default 30)")
+                  "Time for running requests after SIGTERM and --drain-delay (default 30)")
       ->check(finite_range(0, 86400));
   command
       .add_option("--log-seconds", options.log_seconds,

@@ -17,6 +17,7 @@ struct ServiceOptions {
   std::vector<std::string> normalise;
   std::string history;
   std::string reasoning_format = "auto";
+  double drain_delay_seconds = 0;
   double drain_seconds = 30;
   double log_seconds = 5;
 };

@@ -39,6 +39,7 @@ struct Reply {
 struct ServerGauges {
   std::atomic<int> num_connections{0};
   std::atomic<int> num_generations{0};  // requests being answered by the engine
+  std::atomic<bool> is_leaving{false};  // the server is to end: others are to be asked
 };
 
 // Thread: any, concurrently. References must outlive it.

@@ -23,7 +23,8 @@ struct ServerConfig {
   std::vector<std::string> cors_origins;            // "*" = all; empty = no CORS headers
   int num_io_threads = 1;                           // sockets, detokenising, JSON replies
   int num_prepare_threads = 2;                      // JSON parsing, chat templates, tokenising
-  std::chrono::milliseconds drain_timeout{30'000};  // for running requests after SIGTERM
+  std::chrono::milliseconds drain_delay{0};         // after SIGTERM, while who comes is still served
+  std::chrono::milliseconds drain_timeout{30'000};  // for running requests behind that
   std::chrono::milliseconds log_interval{5'000};    // of the statistics line while busy; 0 = never
   Normalisation normalisation;  // of chats that do not say
   HistoryOptions history;                           // of chats that do not say

@@ -96,6 +96,7 @@ class HttpServer::Impl {
   void await_signal();
   void tick();
   void tell_of_memory();
+  void announce_end();
   void begin_drain();
   void interrupt();
   void end_now();
@@ -132,6 +133,7 @@ class HttpServer::Impl {
   ControlTimer ticker_;
   ControlTimer accept_pause_;
   int port_ = 0;
+  std::optional<std::chrono::steady_clock::time_point> drain_at_;  // announced
   bool ending_ = false;
   bool interrupted_ = false;
   std::chrono::steady_clock::time_point drain_deadline_;
@@ -289,19 +291,27 @@ void HttpServer::Impl::await_signal() {
   signals_.async_wait([this](error_code error, int number) {
     if (error) return;
     await_signal();  // first: the end takes it away again
-    spdlog::info("signal {}: {}", number,
-                 ending_ ? "ending now" : "ending after the running requests");
-    ending_ ? interrupt() : begin_drain();
+    const bool is_second = gauges_.is_leaving;
+    spdlog::info("signal {}: {}", number, is_second ? "ending now" : "ending after the running requests");
+    is_second ? interrupt() : announce_end();
   });
 }
 
 void HttpServer::Impl::shutdown(bool drain) {
-  asio::post(control_io_, [this, drain] { drain ? begin_drain() : end_now(); });
+  asio::post(control_io_, [this, drain] { drain ? announce_end() : end_now(); });
+}
+
+// Who sends requests here looks at /health from time to time: until it has, what it sends is answered, by connections that
+// close behind it. A connection that is closed while a request is on its way to it would lose that.
+void HttpServer::Impl::announce_end() {
+  if (gauges_.is_leaving.exchange(true)) return;
+  if (config_.drain_delay.count() == 0) return begin_drain();
+  drain_at_ = std::chrono::steady_clock::now() + config_.drain_delay;
 }
 
 void HttpServer::Impl::begin_drain() {
   if (ending_) return;
-  ending_ = true;
+  ending_ = gauges_.is_leaving = true;
   drain_deadline_ = std::chrono::steady_clock::now() + config_.drain_timeout;
   error_code ignored;
   acceptor_.close(ignored);
@@ -312,6 +322,7 @@ void HttpServer::Impl::begin_drain() {
 // Who is still answered hears why the answer ends, and has a moment to read it.
 void HttpServer::Impl::interrupt() {
   if (std::exchange(interrupted_, true)) return end_now();
+  begin_drain();
   drain_deadline_ = std::chrono::steady_clock::now() + kFarewell;
   router_.backgrounds().interrupt();  // first: connections may stream what it tells
   for (const auto& connection : connections()) connection->interrupt();
@@ -331,6 +342,7 @@ void HttpServer::Impl::tick() {
     if (!error) tick();
   });
   const auto now = std::chrono::steady_clock::now();
+  if (drain_at_ && now >= *drain_at_) begin_drain();
   if (ending_ && now >= drain_deadline_) interrupt();
   if (last_moment_ && now >= *last_moment_) {
     // None is known to; but no connection that does is to keep the tiers from being written.

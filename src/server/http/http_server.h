@@ -28,8 +28,8 @@ class HttpServer {
   // once. The engine is left running: whoever started it stops it.
   void run();
 
-  // drain: no new connections, running requests may end within drain_timeout; else ends at once,
-  // which cancels them. Thread: any. run() returns soon after.
+  // drain: after drain_delay no new connections, and running requests may end within drain_timeout;
+  // else ends at once, which cancels them. Thread: any. run() returns soon after.
   void shutdown(bool drain);
 
  private:
