@@ -88,7 +88,15 @@ std::unique_ptr<KvEventPublisher> publisher_of(const ServeOptions& options, cons
   return std::make_unique<KvEventPublisher>(std::move(config));
 }
 
+// The kernel drops signals for which process 1 has no handler: a container would not stop while its model is loaded. The
+// server puts its own in the place of these.
+void let_process_1_end() {
+  if (::getpid() != 1) return;
+  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, [](int number) { ::_exit(128 + number); });
+}
+
 void serve(const ServeOptions& options) {
+  let_process_1_end();
   // A log whose reader has gone is no reason to drop the requests that run.
   std::signal(SIGPIPE, SIG_IGN);
   ServerConfig config = options.server;

@@ -1,12 +1,16 @@
 """`cmake --install`, and the unit that comes with it."""
+import os
 import pathlib
 import shutil
+import signal
+import socket
 import subprocess
 
 import pytest
 from api_server import BIN
 
 BINARY = pathlib.Path(BIN)
+MODEL = os.environ.get("LARDER_TEST_SMOLLM2")
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +50,27 @@ def test_systemd_understands_the_unit(prefix):
     result = subprocess.run(["systemd-analyze", "verify", prefix / "lib/systemd/system/larder.service"],
                             capture_output=True, text=True, timeout=60)
     assert "larder.service" not in result.stdout + result.stderr, result.stderr
+
+
+def can_be_process_1():
+    return subprocess.run(["unshare", "-p", "-f", "true"], capture_output=True).returncode == 0
+
+
+# As in a container that is stopped at once: the kernel drops what process 1 has no handler for.
+@pytest.mark.skipif(not MODEL or not can_be_process_1(), reason="needs a model and another process 1")
+def test_process_1_can_be_ended_before_it_serves():
+    with socket.create_server(("127.0.0.1", 0)) as worker:  # one that says nothing, for which the start waits
+        worker.settimeout(60)
+        command = ["unshare", "-p", "-f", BIN, "serve", "-m", MODEL, "--port", "0", "-t", "1",
+                   "--workers", f"127.0.0.1:{worker.getsockname()[1]}"]
+        parent = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        connection = worker.accept()[0]
+        [child] = pathlib.Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+        os.kill(int(child), signal.SIGTERM)
+        try:
+            assert parent.wait(60) == 128 + signal.SIGTERM
+        finally:
+            if parent.poll() is None:
+                os.kill(int(child), signal.SIGKILL)
+                parent.wait(60)
+            connection.close()
