@@ -266,7 +266,7 @@ void check_remote_tier(const RuntimeOptions& options, Findings& findings) {
       return findings.fail("remote", fmt::format("{}: {}", url.display(), connection.error()), fix);
     report_redis(url, info, connection.round_trip_ns(), findings);
   } catch (const Error& error) {
-    findings.fail("remote", error.what(), "--kv-remote redis://[:password@]host[:port][/db]");
+    findings.fail("remote", error.what(), "--kv-remote redis://[[user]:password@]host[:port][/db]");
   }
 }
 

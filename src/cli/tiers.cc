@@ -93,7 +93,7 @@ void add_tier_options(CLI::App& command, RuntimeOptions& options) {
   command.add_option("--kv-disk-size", options.kv_disk_size, "Bytes that it may take (default 10GiB)")->needs(disk);
   CLI::Option* const remote = command.add_option("--kv-remote", options.kv_remote,
                      "A Redis or Valkey server that shares complete KV blocks with other servers: "
-                     "redis://[:password@]host[:port][/db] (default: none)")
+                     "redis://[[user]:password@]host[:port][/db] (default: none)")
       ->check(not_empty());
   command
       .add_option("--kv-remote-ttl", options.kv_remote_ttl_seconds,

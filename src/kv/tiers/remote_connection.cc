@@ -128,7 +128,8 @@ RemoteOutcome RemoteConnection::open(std::int64_t deadline_ns) {
   std::string request;
   RemoteExchange handshake;
   if (!url_.password.empty()) {
-    append_command(request, {"AUTH", url_.password});
+    if (url_.user.empty()) append_command(request, {"AUTH", url_.password});
+    else append_command(request, {"AUTH", url_.user, url_.password});
     ++handshake.num_replies;
   }
   if (url_.db != 0) {

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -364,6 +365,24 @@ TEST_F(RemoteFaultsTest, AWrongValueIsReplacedThoughTheFirstAttemptFails) {
   EXPECT_EQ(count_right(tier, chain, kBlockBytes), 3);
 }
 
+TEST_F(RemoteFaultsTest, AUserOfAnAccessListIsNamed) {
+  std::mutex mutex;
+  std::vector<std::string> auth;
+  const ScriptedServer server([&](const std::vector<std::string>& command) -> Action {
+    if (command[0] == "PING") return {.bytes = "+PONG\r\n"};
+    if (command[0] != "AUTH") return {.bytes = "-ERR\r\n"};
+    const std::lock_guard lock(mutex);
+    auth = command;
+    return {.bytes = "+OK\r\n"};
+  });
+  RemoteTierConfig setup = config(server.url());
+  setup.url.insert(setup.url.find("//") + 2, "larder:pw@");
+  const RemoteTier tier(setup, test_format(kBlockBytes));
+  wait_until([&] { return tier.stats().is_on; });
+  const std::lock_guard lock(mutex);
+  EXPECT_THAT(auth, testing::ElementsAre("AUTH", "larder", "pw"));
+}
+
 // It waits between its attempts, and does not when it ends.
 TEST_F(RemoteFaultsTest, AServerThatRefusesForEverIsAskedNowAndThen) {
   const ScriptedServer server([](const std::vector<std::string>& command) -> Action {
@@ -494,10 +513,10 @@ TEST_F(RemoteFaultsTest, AnAddressThatDoesNotAnswerLeavesTheNextItsTime) {
   const std::atomic<bool> stop = false;
   const auto deadline_ns = [] { return SteadyClock().now_ns() + 2'000'000'000; };
   RemoteHost first("127.0.0.2", port);
-  RemoteConnection alone({.host = "127.0.0.2", .port = port, .password = "", .db = 0}, first, stop);
+  RemoteConnection alone({.host = "127.0.0.2", .port = port, .user = "", .password = "", .db = 0}, first, stop);
   ASSERT_EQ(alone.open(deadline_ns()), RemoteOutcome::kTimeout);
   RemoteHost two(kTwoAddresses, port);
-  RemoteConnection both({.host = kTwoAddresses, .port = port, .password = "", .db = 0}, two, stop);
+  RemoteConnection both({.host = kTwoAddresses, .port = port, .user = "", .password = "", .db = 0}, two, stop);
   EXPECT_EQ(both.open(deadline_ns()), RemoteOutcome::kOk) << both.error();
 }
 

@@ -91,7 +91,7 @@ class RedisServer {
     std::atomic<bool> stop = false;
     RemoteHost host("127.0.0.1", port_);
     RemoteConnection connection(
-        {.host = "127.0.0.1", .port = port_, .password = password_, .db = 0}, host, stop);
+        {.host = "127.0.0.1", .port = port_, .user = "", .password = password_, .db = 0}, host, stop);
     const std::int64_t deadline_ns = SteadyClock().now_ns() + 5'000'000'000;
     if (connection.open(deadline_ns) != RemoteOutcome::kOk) return "";
     std::string request;

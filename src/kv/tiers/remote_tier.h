@@ -25,7 +25,7 @@
 namespace larder {
 
 struct RemoteTierConfig {
-  std::string url;                    // redis://[:password@]host[:port][/db]
+  std::string url;                    // redis://[[user]:password@]host[:port][/db]
   std::string key_prefix = "larder";  // of all keys: up to 64 letters, digits and -_.:
   int compression_level = 0;          // of zstd, 1 to 19; 0 = none
   int ttl_seconds = 0;                // after the last write or use; 0 = for ever

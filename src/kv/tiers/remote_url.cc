@@ -12,7 +12,7 @@ constexpr int kMaxDb = 9'999;
 constexpr std::size_t kMaxHost = 253;
 
 [[noreturn]] void fail(std::string_view what) {
-  throw_invalid("remote tier: {}; its address is redis://[:password@]host[:port][/db]", what);
+  throw_invalid("remote tier: {}; its address is redis://[[user]:password@]host[:port][/db]", what);
 }
 
 int parse_number(std::string_view text, int low, int high, const char* what) {
@@ -35,7 +35,7 @@ std::string decode_percent(std::string_view text) {
     const auto [end, error] =
         std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
     if (digits.size() != 2 || error != std::errc{} || end != digits.data() + 2)
-      fail("a % in the password must be followed by two hexadecimal digits");
+      fail("a % in user or password must be followed by two hexadecimal digits");
     decoded += static_cast<char>(value);
     i += 2;
   }
@@ -79,9 +79,11 @@ RemoteUrl parse_remote_url(std::string_view url) {
   std::string_view rest = url.substr(kScheme.size());
   RemoteUrl parsed;
   if (const std::size_t at = rest.rfind('@'); at != std::string_view::npos) {
-    const std::string_view user = rest.substr(0, at);
-    if (!user.starts_with(':')) fail("users are not supported, only :password@");
-    parsed.password = decode_percent(user.substr(1));
+    const std::string_view who = rest.substr(0, at);
+    const std::size_t colon = who.find(':');
+    if (colon == std::string_view::npos) fail("there is no password before @");
+    parsed.user = decode_percent(who.substr(0, colon));
+    parsed.password = decode_percent(who.substr(colon + 1));
     if (parsed.password.empty()) fail("the password before @ is empty");
     rest.remove_prefix(at + 1);
   }

@@ -1,4 +1,4 @@
-// redis://[:password@]host[:port][/db]
+// redis://[[user]:password@]host[:port][/db]
 #pragma once
 
 #include <string>
@@ -9,6 +9,7 @@ namespace larder {
 struct RemoteUrl {
   std::string host;  // a name, an IPv4 or, without its brackets, an IPv6 address
   int port = 6379;
+  std::string user;      // of an ACL; empty = the default one
   std::string password;  // empty = no AUTH
   int db = 0;
 
@@ -16,7 +17,7 @@ struct RemoteUrl {
   std::string display() const;
 };
 
-// Throws Error{kInvalidArgument} that says what is wrong, never with the password. %XX in the
+// Throws Error{kInvalidArgument} that says what is wrong, never with the password. %XX in user and
 // password is decoded.
 RemoteUrl parse_remote_url(std::string_view url);
 

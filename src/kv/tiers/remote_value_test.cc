@@ -74,6 +74,10 @@ TEST(RemoteUrl, IsRead) {
   EXPECT_EQ(full.host, "10.0.0.1");
   EXPECT_EQ(full.port, 7000);
   EXPECT_EQ(full.db, 12);
+  EXPECT_EQ(full.user, "");
+  const RemoteUrl user = parse_remote_url("redis://lar%3Ader:a:b@h");
+  EXPECT_EQ(user.user, "lar:der");
+  EXPECT_EQ(user.password, "a:b");
   const RemoteUrl ipv6 = parse_remote_url("redis://[::1]:7000/");
   EXPECT_EQ(ipv6.host, "::1");
   EXPECT_EQ(ipv6.display(), "[::1]:7000");
@@ -93,7 +97,7 @@ TEST(RemoteUrl, SaysWhatIsWrong) {
                           "redis://h/x",
                           "redis://h/-1",
                           "redis://h/1/2",
-                          "redis://user:secret@h",
+                          "redis://secret@h",
                           "redis://:secret@",
                           "redis://:@h",
                           "redis://a b",
@@ -109,7 +113,7 @@ TEST(RemoteUrl, SaysWhatIsWrong) {
       ADD_FAILURE() << url;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-      EXPECT_THAT(error.what(), testing::HasSubstr("redis://[:password@]host[:port][/db]"));
+      EXPECT_THAT(error.what(), testing::HasSubstr("redis://[[user]:password@]host[:port][/db]"));
       EXPECT_THAT(error.what(), testing::Not(testing::HasSubstr("secret")));
     }
   }
