@@ -1,8 +1,6 @@
 // The binary: where the parts are put together.
 #include <CLI/CLI.hpp>
 #include <fcntl.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -68,11 +66,6 @@ std::vector<const char*> with_command(const CLI::App& app, int argc, char** argv
   return arguments;
 }
 
-// What servers print is their log; other commands' is for other programs, and no place for one.
-void move_log_to_stderr() {
-  spdlog::set_default_logger(std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::stderr_color_sink_mt>()));
-}
-
 bool can_write_output() { return std::fflush(stdout) == 0 && std::ferror(stdout) == 0; }
 
 // Of threads that compute: kernels put rows in order on their stacks, up to 1.7 MiB on AMX.
@@ -105,7 +98,8 @@ int run(int argc, char** argv) {
   try {
     const std::vector<const char*> arguments = with_command(app, argc, argv);
     const std::string_view command = arguments[1];
-    if (command != "serve" && command != "worker") move_log_to_stderr();
+    // What servers print is their log; other commands' is for other programs, and no place for one.
+    larder::log_to(command == "serve" || command == "worker" ? stdout : stderr);
     app.parse(static_cast<int>(arguments.size()), arguments.data());
   } catch (const CLI::ExtrasError& error) {
     std::fprintf(stderr, "larder: %s\n", larder::describe_extras(app).c_str());
