@@ -154,6 +154,30 @@ TEST(AnthropicMessages, WithoutBreakpointsNothingIsWritten) {
   EXPECT_GT(usage["input_tokens"], 20);
 }
 
+// Claude Code's system prompt: the first line is another one in each session.
+TEST(AnthropicMessages, ASessionReusesThePromptOfTheOneBefore) {
+  TestServer server;
+  const auto body = [](const char* version, const char* own) {
+    return with(kHello + R"(,"system":[{"type":"text","text":"x-anthropic-billing-header: cc_version=2.1.197.)" + version +
+                R"(; cc_entrypoint=sdk-cli;"},{"type":"text","text":"You are a clerk who is brief.",)" +
+                R"("cache_control":{"type":"ephemeral"}},{"type":"text","text":"Be kind."}],"larder":{"cache_report":true)" + own + "}");
+  };
+  const Json first = server.post("/v1/messages", body("1c0", "")).json();
+  EXPECT_EQ(first["larder"]["cache"]["normalised"].dump(), R"(["nonce_headers"])");
+  EXPECT_GT(first["usage"]["cache_creation_input_tokens"].get<int>(), 0);
+  const Json second = server.post("/v1/messages", body("a0e", "")).json();
+  const Json& usage = second["usage"];
+  EXPECT_EQ(usage["input_tokens"].get<int>() + usage["cache_creation_input_tokens"].get<int>(), 1) << usage;
+  EXPECT_GT(usage["cache_read_input_tokens"].get<int>(), 16);
+  const Json count = server.post("/v1/messages/count_tokens", body("1ab", "")).json();
+  EXPECT_EQ(count["input_tokens"].get<int>(), usage["cache_read_input_tokens"].get<int>() + 1);
+  // Who wants the line has it.
+  const Json kept = server.post("/v1/messages", body("1c0", R"(,"normalise":[])")).json();
+  EXPECT_FALSE(kept["larder"]["cache"].contains("normalised"));
+  const Json changed = server.post("/v1/messages", body("a0e", R"(,"normalise":[])")).json();
+  EXPECT_EQ(changed["larder"]["cache"]["divergence"]["class"], "nonce") << changed;
+}
+
 TEST(AnthropicMessages, StopReasons) {
   TestServer server;
   const auto post = [&](const std::string& fields) {

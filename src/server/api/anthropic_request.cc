@@ -495,7 +495,11 @@ ChatRequest read_request(const Fields& fields, const RequestRules& rules) {
   options.model = fields.string("model", kMaxNameBytes).value_or("");
   options.cache_salt = fields.string("cache_salt", kMaxNameBytes).value_or("");
   options.attention = rules.attention;
-  read_larder_options(fields, rules, options);
+  // The vendor's agents begin each session's system prompt with another line for its billing, which its server shows no
+  // model: no prompt would share anything with the sessions before.
+  RequestRules own_rules = rules;
+  own_rules.normalisation.nonce_headers = true;
+  read_larder_options(fields, own_rules, options);
   options.marks_whole_prompt = false;
   options.truncation = "";
   // 0 fills the cache and answers nothing.

@@ -1,4 +1,5 @@
-// Changes to a chat that leave its meaning alone and let more of it be reused; all of them opt-in.
+// Changes to a chat that leave its meaning alone and let more of it be reused; all of them opt-in, but for the first in
+// Anthropic's API.
 #pragma once
 
 #include <optional>

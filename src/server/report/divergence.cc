@@ -44,7 +44,7 @@ constexpr const char* kTimestampPattern = R"(
 // Ids that look like chance, or are named as such.
 constexpr const char* kNoncePattern = R"(
   \b [0-9a-f]{8} - (?: [0-9a-f]{4} - ){3} [0-9a-f]{12} \b
-  | \b (?: nonce | cch | (?: request | req | session | trace | run ) [-_ ]? id | seed )
+  | \b (?: nonce | cch | cc_version | (?: request | req | session | trace | run ) [-_ ]? id | seed )
     ["']? \s* [=:\#] \s* ["']? [\w./+-]+ =*
   | \b [a-z]{2,8} _ (?= [0-9a-z]* \d ) [0-9a-z]{6,} \b
   | \b (?= [a-z]* \d ) (?= \d* [a-z] ) [0-9a-z]{8,} (?: [-_] [0-9a-z]+ )* =*
