@@ -44,7 +44,8 @@ Json echoed_tools(const Json& tools) {
     } else if (tool["type"] == "function") {
       echoed.push_back(echoed_function(tool));
     } else {
-      echoed.push_back(known_members(tool, {"type", "external_web_access"}));
+      // What it can reach from here, whatever was asked.
+      echoed.push_back({{"type", tool["type"]}, {"external_web_access", false}});
     }
   }
   return echoed;

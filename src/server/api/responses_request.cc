@@ -36,7 +36,7 @@ Json chat_tool(const Json& tool, const std::string& path) {
   const Fields fields(tool, path);
   const std::string type = fields.string("type", kMaxNameBytes).value_or("");
   if (type != "function") {
-    fields.fail("type", fmt::format("only \"function\" is supported, it is \"{}\"", shorten(type)));
+    fields.fail("type", fmt::format("only \"function\" is supported, it is \"{}\"; leave it out", shorten(type)));
   }
   const std::string name = fields.string("name", kMaxNameBytes).value_or("");
   if (name.empty()) fields.fail("name", "is missing; send the function's name");
@@ -51,9 +51,15 @@ Json chat_tool(const Json& tool, const std::string& path) {
   return shaped;
 }
 
-// A search that may not reach the network finds nothing: agents send it so where there is no choice to leave it out.
+// A search that may not reach the network finds nothing, which is as good as none.
 bool is_idle_search(const Fields& tool, std::string_view type) {
   return type == "web_search" && !tool.boolean("external_web_access", true);
+}
+
+// Agents send a search to any server, and say how far it may reach, which others leave out. It is on offer beside their
+// functions only: without them it is what is wanted.
+bool is_search_on_offer(const Fields& tool) {
+  return tool.string("type", kMaxNameBytes) == "web_search" && tool.boolean("external_web_access", false);
 }
 
 struct ReadTool {
@@ -71,7 +77,7 @@ void read_tool(const Json& tool, const std::string& path, std::vector<ReadTool>&
   constexpr std::size_t kMaxSpaceBytes = 256;  // it may be repeated in each function's name
   const Fields fields(tool, path);
   const std::string type = fields.string("type", kMaxNameBytes).value_or("");
-  if (is_idle_search(fields, type)) return;
+  if (is_idle_search(fields, type) || is_search_on_offer(fields)) return;
   if (type != "namespace") return found.push_back(read_function(tool, path, ""));
   const std::string space = fields.string("name", kMaxSpaceBytes).value_or("");
   const Json* tools = fields.array("tools");
@@ -106,7 +112,10 @@ void read_tools(const Fields& fields, ResponsesRequest& request) {
   request.echo["tools"] = Json::array();
   if (const Json* tools = fields.array("tools")) {
     std::vector<ReadTool> found;
-    for (std::size_t i = 0; i < tools->size(); ++i) read_tool((*tools)[i], fmt::format("tools[{}]", i), found);
+    const auto path = [](std::size_t index) { return fmt::format("tools[{}]", index); };
+    for (std::size_t i = 0; i < tools->size(); ++i) read_tool((*tools)[i], path(i), found);
+    for (std::size_t i = 0; found.empty() && i < tools->size(); ++i)
+      if (is_search_on_offer(Fields((*tools)[i], path(i)))) (void)chat_tool((*tools)[i], path(i));  // refuses it
     request.echo["tools"] = echoed_tools(*tools);
     name_tools(std::move(found), request);
   }

@@ -111,6 +111,32 @@ TEST(ResponsesRequest, AgentsToolsAreTheirFunctions) {
   EXPECT_EQ(request.echo["tools"].size(), 3U);
 }
 
+// Codex, run without a sandbox, offers a search of the network beside its functions.
+TEST(ResponsesRequest, AnAgentsSearchIsAsNone) {
+  const RequestRules rules{.limits = kLimits, .vocab_size = 100, .max_model_len = 1000};
+  const auto parse = [&](const std::string& tools, const std::string& more = "") {
+    return parse_responses_request(parse_json(R"({"input":"x","tools":[)" + tools + "]" + more + "}", {}), rules);
+  };
+  const std::string function = R"({"type":"function","name":"exec_command","strict":false,"parameters":{"type":"object"}})";
+  const std::string search = R"({"type":"web_search","external_web_access":true})";
+  const ResponsesRequest request = parse(function + "," + search, R"(,"tool_choice":"auto","parallel_tool_calls":true)");
+  ASSERT_EQ(request.tools.size(), 1U);
+  EXPECT_EQ(request.tools[0]["function"]["name"], "exec_command");
+  // The reply says that nothing was searched.
+  EXPECT_EQ(request.echo["tools"][1].dump(), R"({"type":"web_search","external_web_access":false})");
+  const auto refusal = [&](const std::string& tools) {
+    try {
+      parse(tools);
+    } catch (const Error& error) {
+      return error.param();
+    }
+    return std::string();
+  };
+  EXPECT_EQ(refusal(search), "tools[0].type");
+  EXPECT_EQ(refusal(function + R"(,{"type":"web_search"})"), "tools[1].type");
+  EXPECT_EQ(refusal(function + R"(,{"type":"web_search","external_web_access":"yes"})"), "tools[1].external_web_access");
+}
+
 TEST(ResponsesRequest, FunctionsOfOneNameAreToldApart) {
   const RequestRules rules{.limits = kLimits, .vocab_size = 100, .max_model_len = 1000};
   const auto parse = [&](const std::string& more, const std::string& fields = "") {
