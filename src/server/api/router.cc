@@ -235,12 +235,15 @@ std::optional<HttpResponse> Router::check_head(const HttpRequest& head) const {
   if (route == nullptr) return refuse_path(head);
   if (!route->is_public && !keys_.empty() && !key_of(head)) {
     const bool is_openai = error_style_of(head) == ApiStyle::kOpenAi;
-    return error_response(
+    HttpResponse refusal = error_response(
         {.status = 401,
          .code = "invalid_api_key",
          .message = fmt::format("the API key is missing or wrong; send \"{}\"",
                                 is_openai ? "Authorization: Bearer KEY" : "x-api-key: KEY")},
         head);
+    // Claude Code would try ten times, for some minutes, before it tells.
+    refusal.headers.emplace_back("x-should-retry", "false");
+    return refusal;
   }
   if (!head.content_encoding.empty() && !boost::beast::iequals(head.content_encoding, "identity")) {
     return error_response(

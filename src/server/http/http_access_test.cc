@@ -20,6 +20,10 @@ TEST(HttpAccess, ApiKeys) {
   EXPECT_EQ(server.get("/v1/models", "Authorization: Bearer wrong\r\n").status, 401);
   EXPECT_EQ(server.get("/v1/models", "Authorization: secret\r\n").status, 401);
   EXPECT_EQ(server.get("/v1/models", "Authorization: Bearer other\r\n").status, 200);
+  // Agents tell their user at once, rather than try again for minutes.
+  const auto refused = server.post("/v1/messages", R"({"max_tokens":1})", "Authorization: Bearer wrong\r\n");
+  EXPECT_EQ(refused.status, 401);
+  EXPECT_NE(refused.head.find("x-should-retry: false"), std::string::npos) << refused.head;
   // Refused before the body is even there.
   EXPECT_EQ(
       server.exchange("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n").status,
