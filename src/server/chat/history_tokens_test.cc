@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <string>
 
+#include "server/chat/prompt.h"
+#include "server/chat/tool_prompt.h"
 #include "server/server_test_support.h"
 #include "tokenizer/jinja/chat_test_support.h"
 
@@ -100,6 +102,35 @@ TEST(HistoryTokens, AnAnswerThatComesBackIsPromptedAsItWasGenerated) {
   const std::string metrics = server.get("/metrics").body;
   EXPECT_NE(metrics.find("larder:history_turns_kept_total{model_name=\"tiny\",engine=\"0\"} 2"),
             metrics.npos);
+}
+
+// Where the template shows no tools, calls are parts of the answer's text: "x99" is a token that encoding never makes.
+TEST(HistoryTokens, AnAnswerWithCallsIsPromptedAsItWasGenerated) {
+  const TestServer server;
+  const ServedModel& model = server.model();
+  const auto call = [](const char* id, const char* city) {
+    return Json{{"id", id}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", {{"city", city}}}}}};
+  };
+  for (const std::string& said : {std::string(), std::string("Let me see x99.")}) {
+    ChatRequest request;
+    Json answer = message("assistant", said);
+    answer["tool_calls"] = Json::array({call("a", "x99"), call("b", "Oslo")});
+    request.messages = messages_of({message("user", "Why?"), answer, message("tool", "20"), message("tool", "21")});
+    request.tools = parse_json(R"([{"type":"function","function":{"name":"f"}}])", {});
+    adapt_chat(request, {});
+    ASSERT_EQ(request.messages[2].json["role"], "assistant");
+    const auto text = request.messages[2].json["content"].get<std::string>();
+    const std::size_t place = text.find("x99");
+    std::vector<TokenId> generated = model.tokenizer.encode(text.substr(0, place), false, false);
+    generated.push_back(model.tokenizer.find("x99").value());
+    for (const TokenId token : model.tokenizer.encode(text.substr(place + 3), false, false)) generated.push_back(token);
+    ChatRequest unknown = request;
+    request.known_turns.push_back({.message = 2, .tokens = std::make_shared<const std::vector<TokenId>>(generated)});
+    const std::vector<TokenId> known_prompt = encode_chat(request, model).tokens;
+    EXPECT_FALSE(std::ranges::search(known_prompt, generated).empty()) << text;
+    const std::vector<TokenId> other_prompt = encode_chat(unknown, model).tokens;
+    EXPECT_TRUE(std::ranges::search(other_prompt, generated).empty()) << text;
+  }
 }
 
 // As of a chat that its reader stops, and goes on with.

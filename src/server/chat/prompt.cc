@@ -170,6 +170,26 @@ std::optional<ExactSpan> match_turn(std::string_view text, const Json& message,
   return ExactSpan{.begin = 0, .end = spelling.num_bytes, .tokens = tokens.first(spelling.num_tokens)};
 }
 
+// Of messages: each by itself, and behind those that follow one upon the other, as the texts and the calls of one message
+// do, all of them in one.
+std::vector<TextSpan> joined_spans(std::span<const TextSpan> spans) {
+  std::vector<TextSpan> joined;
+  for (std::size_t i = 0; i < spans.size();) {
+    TextSpan whole = spans[i];
+    std::size_t next = i + 1;
+    for (; next < spans.size() && spans[next].begin == whole.end && spans[next].message == whole.message &&
+           spans[next].trusted == whole.trusted; ++next) {
+      whole.end = spans[next].end;
+    }
+    if (!whole.trusted && whole.message >= 0) {
+      joined.insert(joined.end(), spans.begin() + static_cast<std::ptrdiff_t>(i), spans.begin() + static_cast<std::ptrdiff_t>(next));
+      if (next > i + 1) joined.push_back(whole);
+    }
+    i = next;
+  }
+  return joined;
+}
+
 // Where the template prints known answers.
 std::vector<ExactSpan> find_turns(const RenderedPrompt& prompt, const ChatRequest& request,
                                   const Tokenizer& tokenizer) {
@@ -178,8 +198,7 @@ std::vector<ExactSpan> find_turns(const RenderedPrompt& prompt, const ChatReques
   for (const KnownTurn& turn : request.known_turns) turns.at(turn.message) = &turn;
   std::vector<ExactSpan> found;
   std::int32_t last_message = -1;
-  for (const TextSpan& span : prompt.spans) {
-    if (span.trusted || span.message < 0) continue;
+  for (const TextSpan& span : joined_spans(prompt.spans)) {
     const auto index = static_cast<std::size_t>(span.message);
     if (index >= turns.size() || turns[index] == nullptr) continue;
     const auto text = std::string_view(prompt.text).substr(span.begin, span.end - span.begin);
