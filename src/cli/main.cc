@@ -8,11 +8,11 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/patient_log.h"
 #include "base/start_thread.h"
 #include "cli/commands.h"
 #include "cli/misspelt.h"
