@@ -48,7 +48,7 @@ Json Router::ResponsePlan::compaction(const HistoryReport& report) const {
   if (summary == told_summary && first_kept(report.kept) == told_first_kept) return {};
   Json kept = report.kept;
   leave_instructions_out(kept);
-  return make_compaction(summary, kept, report.first_summed);
+  return make_compaction(summary, kept, report.summed);
 }
 
 Json Router::ResponsePlan::compacted(const std::vector<ChatMessage>& sent, const HistoryReport& report) const {
@@ -64,7 +64,7 @@ Json Router::ResponsePlan::compacted(const std::vector<ChatMessage>& sent, const
     if (cut.unanswered) append_items(items, item_of(*cut.unanswered), item_of(*cut.unanswered) + 1, output);
     if (cut.first_kept < sent.size()) append_items(items, item_of(cut.first_kept), items.size(), output);
   }
-  output.push_back(make_compaction(report.summary.text, kept, report.first_summed));
+  output.push_back(make_compaction(report.summary.text, kept, report.summed));
   return output;
 }
 

@@ -157,7 +157,7 @@ TEST_F(ResponsesErrors, ARefusalsTextMayBeNull) {
 
 // What only the chat's reader sees, here in a compaction that somebody changed.
 TEST_F(ResponsesErrors, AMessageIsTheItemThatItIsMadeOf) {
-  const Json kept = {{"larder", 1}, {"first", 1}, {"summary", "s"}, {"messages", Json::array({user_says(Json::array({5}))})}};
+  const Json kept = {{"larder", 1}, {"summed", {1, 1}}, {"summary", "s"}, {"messages", Json::array({user_says(Json::array({5}))})}};
   const Json compaction = {{"type", "compaction"}, {"id", "cmp_1"}, {"encrypted_content", kept.dump()}};
   const Json system = {{"role", "system"}, {"content", "Be kind."}};
   EXPECT_EQ(refusal({{"instructions", "Be brief."},
@@ -174,7 +174,7 @@ TEST_F(ResponsesErrors, ACompactionThatSomebodyChangedIsAText) {
   const Json call = {{"type", "function_call"}, {"call_id", "c"}, {"name", "f"}, {"arguments", "{}"}};
   for (const char* member : {R"("tool_calls":"x")", R"("tool_calls":{"a":1})", R"("content":5)", R"("content":{})"}) {
     const std::string text =
-        R"({"larder":1,"summary":"s","first":1,"messages":[{"role":"assistant",)" + std::string(member) + "}]}";
+        R"({"larder":1,"summary":"s","summed":[1,1],"messages":[{"role":"assistant",)" + std::string(member) + "}]}";
     const Json items = Json::array({{{"type", "compaction"}, {"encrypted_content", text}}, call});
     const Json id = server_.post("/v1/conversations", Json{{"items", items}}.dump()).json()["id"];
     for (const Json& request : {Json{{"input", items}}, Json{{"conversation", id}, {"input", "a"}}}) {

@@ -7,7 +7,6 @@
 
 #include "server/chat/bm25.h"
 #include "server/chat/render_chat.h"
-#include "server/chat/response_items.h"
 
 namespace larder {
 namespace {
@@ -240,7 +239,11 @@ std::optional<HistoryReport> shorten_history(ChatRequest& chat, const Summarizer
       report.to_ask = sum_up({chat, cut.num_head, std::move(steps), most}, summarizer, report.summary);
       if (report.to_ask) return report;
     }
-    if (sums_up) report.first_summed = mark_of(chat.messages[cut.num_head].json);
+    if (sums_up) {
+      MessageRun run;
+      for (std::size_t i = cut.num_head; i < cut.first_kept; ++i) run.add(chat.messages[i].json);
+      report.summed = run.whole();
+    }
     drop(chat, cut);
     if (sums_up)
       for (const ChatMessage& message : chat.messages) report.kept.push_back(message.json);

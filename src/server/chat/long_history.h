@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "server/chat/client_request.h"
 #include "server/chat/history_options.h"
 #include "server/chat/history_summary.h"
+#include "server/chat/message_run.h"
 #include "server/json_reader.h"
 
 namespace larder {
@@ -59,7 +59,7 @@ struct HistoryReport {
   Summary summary;
   Json summary_usage;  // tokens that it took to write them for this request; null = none
   Json kept;           // the system prompt and the messages kept beside a summary; else null
-  std::uint64_t first_summed = 0;  // mark_of() the first message that this summary is for; 0 = none
+  SummedRun summed;    // that this summary is for
   std::optional<SummaryQuestion> to_ask;  // the model, before the rest is what was done
   // For put_quotes().
   std::string question;

@@ -8,10 +8,10 @@
 #include <optional>
 #include <utility>
 
-#include "base/hash.h"
 #include "server/chat/client_request.h"
 #include "server/chat/text_file.h"
 #include "server/json_fields.h"
+#include "server/chat/message_run.h"
 #include "server/message_role.h"
 #include "server/request_id.h"
 
@@ -172,7 +172,7 @@ Json chat_content(const Json& parts) {
 struct OurCompaction {
   std::string summary;
   Json messages;  // that it keeps
-  std::uint64_t first_summed = 0;  // mark_of() the first message that it sums up
+  SummedRun summed;
 };
 
 // As far as ChatBuilder builds upon it.
@@ -193,7 +193,7 @@ std::optional<OurCompaction> read_ours(const std::string& content) {
     const Json& messages = json.at("messages");
     if (messages.is_array() && std::ranges::all_of(messages, looks_like_message)) {
       return OurCompaction{json.at("summary").get<std::string>(), messages,
-                           json.at("first").get<std::uint64_t>()};
+                           {json.at("summed").at(0).get<std::uint64_t>(), json.at("summed").at(1).get<std::uint64_t>()}};
     }
   } catch (const std::exception&) {  // somebody changed it
   }
@@ -232,24 +232,27 @@ class ChatBuilder {
     chat_.told_summary = ours->summary;
     chat_.told_first_kept = first_kept(ours->messages);
     if (num_turns_ > 0) {
-      if (has_message(ours->first_summed)) return;
-      if (ends_with(ours->messages)) {
+      if (run().has(ours->summed)) return;
+      if (run().ends_with(ours->messages)) {
         chat_.summary = ours->summary;
         return;
       }
     }
     add_summary(ours->summary);
-    const bool has_system = has_system_;
+    const bool has_system = has_system_, is_first = num_turns_ == 0;
+    std::size_t num_first = 0;  // of the system's, which stand before all else
     for (const Json& message : ours->messages) {
       const bool is_system = message["role"] == "system";
       if (is_system && has_system) continue;
       has_system_ = has_system_ || is_system;
       chat_.holds_compacted = true;
       const bool has_text = message.contains("content") && message["content"].is_string();
-      if (is_system && has_text && has_instructions_ && &message == &ours->messages.front()) {
+      const bool is_leading = is_system && &message - &ours->messages[0] == static_cast<std::ptrdiff_t>(num_first);
+      num_first += is_leading;
+      if (is_leading && num_first == 1 && has_text && has_instructions_) {
         join_instructions(message);
-      } else if (is_system && num_turns_ > 0 && &message == &ours->messages.front()) {
-        put_first(message, index);
+      } else if (is_leading && !is_first) {
+        insert(num_first - 1, message, index);
       } else {
         begin(message["role"], index, false) = message;
       }
@@ -276,44 +279,28 @@ class ChatBuilder {
     return message;
   }
 
-  // Whether what a compaction keeps is the newest of the chat as yet, or all of it. The system's messages may be others.
-  bool ends_with(const Json& kept) {
-    std::size_t theirs = without_system_behind(kept, kept.size());
-    std::size_t own = without_system_behind(chat_.messages, chat_.messages.size());
-    const bool keeps_any = theirs > 0;
-    while (theirs > 0 && own > 0 && marks()[own - 1] == mark_of(kept[theirs - 1])) {
-      theirs = without_system_behind(kept, theirs - 1);
-      own = without_system_behind(chat_.messages, own - 1);
-    }
-    return theirs == 0 && (keeps_any || own == 0);
+  // Marks of the chat's messages, each made once: there may be many compactions.
+  const MessageRun& run() {
+    for (; num_marked_ < chat_.messages.size(); ++num_marked_) run_.add(chat_.messages[num_marked_]);
+    return run_;
   }
 
-  // The largest number of messages, at most that one, the last of which is no system's.
-  static std::size_t without_system_behind(const Json& messages, std::size_t num) {
-    while (num > 0 && is_system_role(messages[num - 1]["role"].get_ref<const std::string&>())) --num;
-    return num;
-  }
-
-  bool has_message(std::uint64_t mark) { return std::ranges::find(marks(), mark) != marks().end(); }
-
-  // Of the chat's messages, each made once: there may be many compactions.
-  const std::vector<std::uint64_t>& marks() {
-    while (marks_.size() < chat_.messages.size()) marks_.push_back(mark_of(chat_.messages[marks_.size()]));
-    return marks_;
-  }
-
-  // The newest message, which gets more.
+  // The newest message, an answer, which gets more.
   Json& grow_last() {
-    if (marks_.size() == chat_.messages.size()) marks_.pop_back();
+    if (num_marked_ == chat_.messages.size()) {
+      --num_marked_;
+      run_.drop_last();
+    }
     return chat_.messages.back();
   }
 
   // A compaction's system prompt, in a chat that has none of its own.
-  void put_first(const Json& message, std::size_t index) {
-    marks_.clear();
-    chat_.item_of.insert(chat_.item_of.begin(), index);
-    chat_.sent_as.insert(chat_.sent_as.begin(), -1);
-    chat_.messages.insert(chat_.messages.begin(), message);
+  void insert(std::size_t place, const Json& message, std::size_t index) {
+    const auto offset = static_cast<std::ptrdiff_t>(place);
+    num_marked_ += num_marked_ > place;  // such messages have no mark
+    chat_.item_of.insert(chat_.item_of.begin() + offset, index);
+    chat_.sent_as.insert(chat_.sent_as.begin() + offset, -1);
+    chat_.messages.insert(chat_.messages.begin() + offset, message);
     for (KnownTurn& turn : chat_.known_turns) ++turn.message;
   }
 
@@ -412,7 +399,8 @@ class ChatBuilder {
   bool has_instructions_ = false;
   bool has_system_ = false;  // a message of the system among the items, or in a compaction
   int num_turns_ = 0;        // items that are none
-  std::vector<std::uint64_t> marks_;  // see marks()
+  MessageRun run_;                // of the first num_marked_ messages
+  std::size_t num_marked_ = 0;
 };
 
 }  // namespace
@@ -505,12 +493,9 @@ std::string text_of(const Json& item) {
   return {};
 }
 
-std::uint64_t mark_of(const Json& message) {
-  return hash_text(message["role"].get_ref<const std::string&>() + '\n' + text_of(message));
-}
-
-Json make_compaction(const std::string& summary, const Json& kept, std::uint64_t first_summed) {
-  const Json content = {{"larder", 1}, {"summary", summary}, {"messages", kept}, {"first", first_summed}};
+Json make_compaction(const std::string& summary, const Json& kept, const SummedRun& summed) {
+  Json content = {{"larder", 1}, {"summary", summary}, {"messages", kept}};
+  content["summed"] = {summed.num_messages, summed.digest};
   return {{"id", make_id("cmp_")},
           {"type", "compaction"},
           {"encrypted_content", dump_json(content)},

@@ -1,13 +1,13 @@
 // The items of OpenAI's Responses API: what conversations are made of, and the chat that they spell.
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "server/chat/history_tokens.h"
+#include "server/chat/message_run.h"
 #include "server/chat/session_store.h"
 #include "server/json_reader.h"
 
@@ -32,11 +32,9 @@ void require_new_ids(const std::vector<Json>& added, const std::vector<ItemPtr>&
 Json make_output_message(const std::string& id, const std::string& text, bool is_complete,
                          Json logprobs = Json::array());
 
-// By which a chat's message is known again: its role and its text.
-std::uint64_t mark_of(const Json& message);
-// A summary of what came before the messages kept, and these themselves: a chat's. first_summed: mark_of() the first
-// message that is summed up, which tells whether those are there as well where it comes back.
-Json make_compaction(const std::string& summary, const Json& kept, std::uint64_t first_summed);
+// A summary of what came before the messages kept, and these themselves: a chat's. summed: what it sums up, which tells
+// whether that is there as well where it comes back.
+Json make_compaction(const std::string& summary, const Json& kept, const SummedRun& summed);
 // The first of the messages kept that is no system prompt, by which one cut is told from the next; null = none.
 Json first_kept(const Json& kept);
 

@@ -187,7 +187,7 @@ TEST(ResponseItems, SystemItemsJoinTheInstructions) {
 
   const Json kept = Json::parse(R"([{"role": "system", "content": "Hm."},
                                     {"role": "user", "content": "a"}])");
-  chat = to_chat("Be brief.", {make_item(make_compaction("They met.", kept, 1))});
+  chat = to_chat("Be brief.", {make_item(make_compaction("They met.", kept, {1, 1}))});
   ASSERT_EQ(chat.messages.size(), 2u);
   EXPECT_EQ(chat.messages[0]["content"], "Be brief.\n\nHm.");
   EXPECT_EQ(to_chat("", items_of(R"([{"role": "system", "content": "a"}])")).system_items, "");
@@ -206,7 +206,9 @@ TEST(ResponseItems, OurCompactionsStandForWhatTheySumUp) {
   const SessionStore store({.max_bytes = 1 << 20, .max_count = 10});
   const Json kept = Json::parse(R"([{"role": "system", "content": "Hm."},
                                     {"role": "user", "content": "a"}])");
-  const std::uint64_t met = mark_of({{"role", "user"}, {"content", "We met."}});
+  MessageRun run;
+  run.add({{"role", "user"}, {"content", "We met."}});
+  const SummedRun met = run.whole();
   const ItemPtr ours = make_item(make_compaction("They met.", kept, met));
   std::vector<ItemPtr> rest = items_of(R"([{"role": "assistant", "content": "b"}])");
   rest.insert(rest.begin(), ours);
@@ -253,7 +255,7 @@ TEST(ResponseItems, OurCompactionsStandForWhatTheySumUp) {
     EXPECT_EQ(chat.sent_as, (std::vector<int>{-1, 0, -1, 2}));
     EXPECT_TRUE(chat.holds_compacted);
   }
-  behind.insert(behind.begin() + 1, make_item(make_compaction("It rained.", kept, met + 1)));
+  behind.insert(behind.begin() + 1, make_item(make_compaction("It rained.", kept, {1, 1})));
   behind.insert(behind.begin() + 2, behind[0]);
   EXPECT_EQ(to_chat("", behind).summary, "It rained.\n\nThey met.") << "neither is among what the other keeps";
   EXPECT_EQ(to_chat("", behind).messages.size(), 6u) << "with one system prompt";
@@ -262,10 +264,40 @@ TEST(ResponseItems, OurCompactionsStandForWhatTheySumUp) {
   EXPECT_EQ(to_chat("", between).summary, "They met.");
   EXPECT_EQ(to_chat("", between).messages.size(), 3u) << "what it keeps is there";
 
+  // The system's messages of a chat that goes on behind others go first, in their order.
+  const Json two = Json::parse(R"([{"role": "system", "content": "A"}, {"role": "system", "content": "B"}, {"role": "user", "content": "a"}])");
+  const ItemChat led = to_chat("", {behind[0], make_item(make_compaction("They met.", two, met))});
+  ASSERT_EQ(led.messages.size(), 4u);
+  EXPECT_EQ(led.messages[0]["content"], "A");
+  EXPECT_EQ(led.messages[1]["content"], "B");
+  EXPECT_EQ(led.item_of, (std::vector<std::size_t>{1, 1, 0, 1}));
+
   // One that somebody changed is a text like another's.
   const std::string broken = ours->json["encrypted_content"].get<std::string>().substr(0, 30);
   const ItemPtr item = make_item({{"id", "x"}, {"type", "compaction"}, {"encrypted_content", broken}});
   EXPECT_EQ(to_chat("", {item}).summary, broken);
+}
+
+// All that was summed up has to be there, not one message like its first.
+TEST(ResponseItems, WordsThatAreSaidAgainAreNotWhatWasSummedUp) {
+  const auto said = items_of(R"([{"role": "user", "content": "go on"}, {"role": "assistant", "content": "One."},
+                                 {"role": "user", "content": "go on"}, {"role": "assistant", "content": "Two."},
+                                 {"role": "user", "content": "go on"}])");
+  MessageRun run;
+  for (const ItemPtr& item : said) run.add({{"role", item->json["role"]}, {"content", text_of(item->json)}});
+  const Json kept = Json::parse(R"([{"role": "user", "content": "go on"}])");
+  const ItemPtr ours = make_item(make_compaction("One, two.", kept, run.whole()));
+  EXPECT_EQ(to_chat("", {said[0], ours}).summary, "One, two.") << "as the server puts it";
+  EXPECT_EQ(to_chat("", {said[0], ours}).messages.size(), 1u);
+  EXPECT_EQ(to_chat("", {said[0], said[1], ours}).summary, "One, two.");
+  std::vector<ItemPtr> whole = said;
+  whole.push_back(ours);
+  EXPECT_EQ(to_chat("", whole).summary, "");
+  EXPECT_EQ(to_chat("", whole).messages.size(), 5u);
+  whole.insert(whole.begin(), items_of(R"([{"role": "user", "content": "Before."}])")[0]);
+  EXPECT_EQ(to_chat("", whole).summary, "");
+  whole[3] = whole[2];
+  EXPECT_EQ(to_chat("", whole).summary, "One, two.") << "something else is there";
 }
 
 TEST(ResponseItems, MarksStayWithTheirParts) {
