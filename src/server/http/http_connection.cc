@@ -178,7 +178,7 @@ Task<bool> HttpConnection::serve_one() {
   if (!co_await read_head(incoming)) co_return false;
   if (std::optional<HttpResponse> refusal = context_.router.check_head(incoming.request)) {
     // A body that nobody wants is not read.
-    const bool keep_alive = incoming.keep_alive && incoming.parser.is_done();
+    const bool keep_alive = decide_keep_alive(incoming) && incoming.parser.is_done();
     context_.router.add_cors(incoming.request, *refusal);
     const bool written =
         co_await write_response(std::move(*refusal), keep_alive, !incoming.is_head);
@@ -250,8 +250,7 @@ Task<bool> HttpConnection::answer(Incoming& incoming) {
     HttpResponse response = std::move(reply.response);
     charge(incoming.request, response);
     context_.router.add_cors(incoming.request, response);
-    written = co_await write_response(std::move(response), incoming.keep_alive && !draining_,
-                                      !incoming.is_head);
+    written = co_await write_response(std::move(response), decide_keep_alive(incoming), !incoming.is_head);
   }
   reply_share_.release();
   co_await stop_watching();
@@ -366,7 +365,7 @@ Task<bool> HttpConnection::answer_from_engine(Incoming& incoming,
   response.headers.emplace_back("x-larder-route", "local");
   charge(incoming.request, response);
   context_.router.add_cors(incoming.request, response);
-  co_return co_await write_response(std::move(response), incoming.keep_alive && !draining_, true);
+  co_return co_await write_response(std::move(response), decide_keep_alive(incoming), true);
 }
 
 // By a thread that nobody else's stream waits for, and that may outlast a coroutine that fails.

@@ -106,7 +106,7 @@ class HttpConnection final : public Wakeable, public std::enable_shared_from_thi
   Task<bool> refuse_for_upstream(Incoming& incoming);
   Task<std::optional<ApiError>> read_from_upstream(UpstreamExchange& exchange, HttpResponse& response);
   Task<bool> stream_from_upstream(Incoming& incoming, UpstreamExchange& exchange);
-  Task<bool> write_from_upstream(const Incoming& incoming, HttpResponse response);
+  Task<bool> write_from_upstream(Incoming& incoming, HttpResponse response);
   ApiError describe_upstream(ApiError failure) const;
   Task<std::string> write_elsewhere(const std::shared_ptr<Generation>& generation);
   Task<bool> stream(Incoming& incoming, const std::shared_ptr<Generation>& owned);
@@ -118,6 +118,8 @@ class HttpConnection final : public Wakeable, public std::enable_shared_from_thi
   // Of one that has begun and comes to nothing.
   Task<bool> end_stream(const Incoming& incoming, const HttpResponse& failure);
   Task<bool> write_response(HttpResponse response, bool keep_alive, bool with_body);
+  // As the head is about to tell: whether the connection stays open behind the answer.
+  bool decide_keep_alive(Incoming& incoming) const;
   // What the socket takes of both without waiting; nullopt: it is closed.
   std::optional<std::size_t> write_at_once(std::string_view bytes, std::string_view head);
   // The head goes before the first of the bytes.

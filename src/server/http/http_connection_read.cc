@@ -176,7 +176,7 @@ Task<bool> HttpConnection::read_head(Incoming& incoming) {
   request.asked_headers = to_string(message[http::field::access_control_request_headers]);
   incoming.is_http_1_0 = message.version() < 11;
   incoming.is_head = message.method() == http::verb::head;
-  incoming.keep_alive = message.keep_alive() && !says_close(message) && !draining_ && !context_.gauges.is_leaving;
+  incoming.keep_alive = message.keep_alive() && !says_close(message) && !draining_;
   // A coding that we do not undo, or one that a proxy in front may read otherwise.
   const bool bad_coding =
       message.count(http::field::transfer_encoding) > 0 &&

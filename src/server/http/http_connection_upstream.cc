@@ -172,11 +172,11 @@ Task<std::optional<ApiError>> HttpConnection::read_from_upstream(UpstreamExchang
   co_return std::nullopt;
 }
 
-Task<bool> HttpConnection::write_from_upstream(const Incoming& incoming, HttpResponse response) {
+Task<bool> HttpConnection::write_from_upstream(Incoming& incoming, HttpResponse response) {
   if (incoming.has_begun_stream) co_return co_await end_stream(incoming, response);
   response.headers.emplace_back("x-larder-route", "upstream");
   context_.router.add_cors(incoming.request, response);
-  co_return co_await write_response(std::move(response), incoming.keep_alive && !draining_, true);
+  co_return co_await write_response(std::move(response), decide_keep_alive(incoming), true);
 }
 
 // As it comes: no more is read than the client takes.

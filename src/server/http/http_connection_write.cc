@@ -52,7 +52,7 @@ milliseconds HttpConnection::write_timeout() const {
 Task<bool> HttpConnection::begin_stream(Incoming& incoming, HttpResponse head) {
   if (std::exchange(incoming.has_begun_stream, true)) co_return true;
   const bool chunked = !incoming.is_http_1_0;
-  incoming.keep_alive = chunked && incoming.keep_alive && !draining_;
+  incoming.keep_alive = chunked && decide_keep_alive(incoming);
   head.headers.emplace_back("Cache-Control", "no-cache");
   head.headers.emplace_back("X-Accel-Buffering", "no");
   context_.router.add_cors(incoming.request, head);
@@ -117,6 +117,10 @@ Task<void> HttpConnection::wait_for_errand(Incoming& incoming) {
   if (written) written = co_await write_events(incoming, std::move(ping));
   if (!written) disconnected_ = true;
   incoming.ping_at = std::chrono::steady_clock::now() + limits_.ping_interval;
+}
+
+bool HttpConnection::decide_keep_alive(Incoming& incoming) const {
+  return incoming.keep_alive = incoming.keep_alive && !draining_ && !context_.gauges.is_leaving;
 }
 
 Task<bool> HttpConnection::write_response(HttpResponse response, bool keep_alive, bool with_body) {

@@ -41,6 +41,21 @@ TEST(HttpDrain, WhoStillComesIsServedUntilTheDelayIsOver) {
   }
 }
 
+TEST(HttpDrain, ARequestUnderWayIsItsConnectionsLast) {
+  TestServer server(with_delay(std::chrono::hours(1)));
+  RawClient busy(server.port());
+  busy.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n"
+            "Content-Length: " + std::to_string(kSmall.size()) + "\r\n\r\n");
+  EXPECT_NE(busy.receive("\r\n\r\n").find("100"), std::string::npos);
+  server.server().shutdown(true);
+  ASSERT_TRUE(eventually([&] { return server.get("/health").status == 503; }));
+  busy.send(kSmall);
+  const std::string answer = busy.receive();
+  EXPECT_NE(answer.find("HTTP/1.1 200"), std::string::npos) << answer;
+  EXPECT_NE(answer.find("Connection: close"), std::string::npos) << answer;
+  EXPECT_TRUE(busy.closed_by_server());
+}
+
 TEST(HttpDrain, BehindTheDelayIdleConnectionsClose) {
   TestServer server(with_delay(milliseconds(1)));
   RawClient idle(server.port());
