@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/process_1.h"
 #include "cli/runtime.h"
 #include "cli/server_memory.h"
 #include "cli/service_options.h"
@@ -86,13 +87,6 @@ std::unique_ptr<KvEventPublisher> publisher_of(const ServeOptions& options, cons
     config.topic = fmt::format("kv@{}:{}@{}", host.data(), port, model_name);
   }
   return std::make_unique<KvEventPublisher>(std::move(config));
-}
-
-// The kernel drops signals for which process 1 has no handler: a container would not stop while its model is loaded. The
-// server puts its own in the place of these.
-void let_process_1_end() {
-  if (::getpid() != 1) return;
-  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, [](int number) { ::_exit(128 + number); });
 }
 
 void serve(const ServeOptions& options) {

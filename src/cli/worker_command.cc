@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/process_1.h"
 #include "cli/pull.h"
 #include "cli/runtime.h"
 #include "cli/workers.h"
@@ -42,6 +43,7 @@ WorkerAddress listen_address(const WorkerCommandOptions& options) {
 }
 
 void work(const WorkerCommandOptions& options) {
+  let_process_1_end();
   std::signal(SIGPIPE, SIG_IGN);
   WorkerServerConfig config;
   config.listen = listen_address(options);

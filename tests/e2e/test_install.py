@@ -74,3 +74,18 @@ def test_process_1_can_be_ended_before_it_serves():
                 os.kill(int(child), signal.SIGKILL)
                 parent.wait(60)
             connection.close()
+
+
+@pytest.mark.skipif(not MODEL or not can_be_process_1(), reason="needs a model and another process 1")
+def test_a_worker_that_is_process_1_can_be_ended():
+    command = ["unshare", "-p", "-f", BIN, "worker", "-m", MODEL, "--listen", "127.0.0.1:0", "-t", "1"]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert any("Ready" in line for line in parent.stdout)
+    [child] = pathlib.Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+    os.kill(int(child), signal.SIGTERM)
+    try:
+        assert parent.wait(60) == 128 + signal.SIGTERM
+    finally:
+        if parent.poll() is None:
+            os.kill(int(child), signal.SIGKILL)
+            parent.wait(60)
