@@ -171,6 +171,9 @@ TEST(AnthropicMessages, ASessionReusesThePromptOfTheOneBefore) {
   EXPECT_GT(usage["cache_read_input_tokens"].get<int>(), 16);
   const Json count = server.post("/v1/messages/count_tokens", body("1ab", "")).json();
   EXPECT_EQ(count["input_tokens"].get<int>(), usage["cache_read_input_tokens"].get<int>() + 1);
+  // A system prompt of that line alone is none.
+  const auto count_of = [&](const char* system) { return server.post("/v1/messages/count_tokens", with(kHello + system)).json()["input_tokens"]; };
+  EXPECT_EQ(count_of(R"(,"system":"x-anthropic-billing-header: cc_version=2.1.197.1c0;")"), count_of(""));
   // Who wants the line has it.
   const Json kept = server.post("/v1/messages", body("1c0", R"(,"normalise":[])")).json();
   EXPECT_FALSE(kept["larder"]["cache"].contains("normalised"));

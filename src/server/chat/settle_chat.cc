@@ -21,12 +21,25 @@ std::uint64_t hash_system_prompt(const std::vector<ChatMessage>& messages) {
   return head.empty() ? 0 : hash_text(dump_json(head));
 }
 
+// A system prompt that was all left out is none: templates have one of their own for that.
+void leave_out_empty_system(ChatRequest& chat) {
+  if (chat.messages.empty()) return;
+  const Json& first = chat.messages[0].json;
+  if (!is_system_role(first.value("role", std::string())) || !first.contains("content") || first["content"] != "") return;
+  chat.messages.erase(chat.messages.begin());
+  std::erase_if(chat.marks, [](const CacheMark& mark) { return mark.message == 0; });
+  for (CacheMark& mark : chat.marks) mark.message -= mark.message > 0;
+  std::erase_if(chat.known_turns, [](const KnownTurn& turn) { return turn.message == 0; });
+  for (KnownTurn& turn : chat.known_turns) --turn.message;
+}
+
 }  // namespace
 
 SettledChat settle(ChatRequest& chat, const ServedModel& model, const Summarizer& summarizer,
                    HistoryTokens& answers) {
   SettledChat settled;
   settled.normalised = normalise(chat.options.normalisation, chat.messages, chat.tools);
+  if (std::ranges::find(settled.normalised, "nonce_headers") != settled.normalised.end()) leave_out_empty_system(chat);
   chat.has_moved_time = std::ranges::find(settled.normalised, "timestamps") != settled.normalised.end();
   chat.system_hash = hash_system_prompt(chat.messages);
   settled.history = shorten_history(chat, summarizer);
