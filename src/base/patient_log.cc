@@ -11,10 +11,10 @@
 namespace larder {
 namespace {
 
-// Also where its reader has gone, which writing tells.
+// Also where its reader has gone, which writing tells. A signal ends the wait: there is no room then, as far as is known.
 bool has_room(std::FILE* file, int timeout_ms) {
   pollfd waited{.fd = ::fileno(file), .events = POLLOUT, .revents = 0};
-  return ::poll(&waited, 1, timeout_ms) != 0;
+  return ::poll(&waited, 1, timeout_ms) > 0;
 }
 
 }  // namespace
