@@ -9,5 +9,5 @@ set(LARDER_UNIT_DIR lib/systemd/system CACHE STRING "Where the unit goes, below 
 # Made when it is installed: only then is the prefix known.
 install(CODE "set(LARDER_BIN_DIR \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}\")
   set(LARDER_DOC_DIR \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DOCDIR}\")
-  configure_file(${CMAKE_SOURCE_DIR}/packaging/larder.service.in ${CMAKE_BINARY_DIR}/larder.service @ONLY)")
+  configure_file(\"${CMAKE_SOURCE_DIR}/packaging/larder.service.in\" \"${CMAKE_BINARY_DIR}/larder.service\" @ONLY)")
 install(FILES ${CMAKE_BINARY_DIR}/larder.service DESTINATION ${LARDER_UNIT_DIR})
