@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -61,9 +62,10 @@ std::string text_of_file(const Fields& file) {
   const std::string_view url = *data;
   const std::size_t comma = url.find(',');
   if (!url.starts_with(kScheme) || comma == url.npos) file.fail("file_data", fmt::format("is no data URL; {}", kInstead));
-  const std::string_view media_type = url.substr(kScheme.size(), comma - kScheme.size());
+  std::string media_type(url.substr(kScheme.size(), comma - kScheme.size()));
+  std::ranges::transform(media_type, media_type.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
   if (!is_text(media_type))
-    file.fail("file_data", fmt::format("\"{}\" is not supported, {}", shorten(std::string(media_type)), kInstead));
+    file.fail("file_data", fmt::format("\"{}\" is not supported, {}", shorten(media_type), kInstead));
   const auto bytes = media_type.ends_with(kEncoding) ? decode_base64(url.substr(comma + 1)) : std::nullopt;
   if (!bytes) file.fail("file_data", "is not in base64");
   if (to_valid_utf8(*bytes) != *bytes) file.fail("file_data", "is not a text in UTF-8");

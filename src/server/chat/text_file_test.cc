@@ -38,6 +38,7 @@ TEST(TextFile, IsReadFromBase64) {
     EXPECT_EQ(read(fmt::format(R"({{"file_data": "data:text/plain;base64,{}"}})", data)), text) << data;
   EXPECT_EQ(read(R"({"filename": "a.md", "file_data": "data:text/markdown;charset=utf-8;base64,Zm9v"})"), "a.md\nfoo");
   EXPECT_EQ(read(R"({"file_data": "data:application/json;base64,e30="})"), "{}");
+  EXPECT_EQ(read(R"({"file_data": "data:Text/Plain;Base64,Zm9v"})"), "foo");
 }
 
 TEST(TextFile, WhatIsNoTextIsRefusedByName) {
