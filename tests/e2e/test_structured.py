@@ -116,17 +116,42 @@ def test_calls_that_are_demanded(server, choice, names):
     assert call.function.name == "get_time" or (set(arguments) == {"city", "unit"} and arguments["unit"] in ("C", "F"))
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_call_that_was_demanded_is_found_again(server, seed):
+@pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_calls_that_were_demanded_are_found_again(server, seed, parallel):
     """The history's calls are printed as they were generated, so that their tokens are those in the cache."""
-    messages = [{"role": "user", "content": f"What is the weather in {'Oslo Rome Bern Kyiv'.split()[seed]}?"}]
-    first = ask(server, seed, messages=messages, tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
+    messages = [{"role": "user", "content": f"What is the weather in {'Oslo Rome Bern'.split()[seed]}{'?!'[parallel]}"}]
+    first = ask(server, seed, messages=messages, tools=TOOLS, tool_choice="required", parallel_tool_calls=parallel, max_tokens=700)
     assert first.choices[0].finish_reason == "tool_calls"
     answer = first.choices[0].message
     messages += [answer.model_dump(exclude_none=True)] + [
         {"role": "tool", "tool_call_id": call.id, "content": "sunny"} for call in answer.tool_calls]
     next_turn = ask(server, seed, messages=messages, tools=TOOLS, max_tokens=1)
     assert next_turn.usage.prompt_tokens_details.cached_tokens >= first.usage.total_tokens - 1
+
+
+@pytest.mark.parametrize("stores", [True, False])
+def test_calls_of_a_response_are_found_again(server, stores):
+    tools = [{"type": "function", **tool["function"]} for tool in TOOLS]
+    question = {"role": "user", "content": f"Is it warm in {'Rome' if stores else 'Bern'}?"}
+    first = server.client.responses.create(model="default", input=[question], tools=tools, tool_choice="required", max_output_tokens=700, extra_body={"seed": 1})
+    results = [{"type": "function_call_output", "call_id": call.call_id, "output": "sunny"} for call in first.output]
+    before = {"previous_response_id": first.id, "input": results} if stores else {
+        "input": [question, *(item.model_dump(exclude_none=True) for item in first.output), *results]}
+    next_turn = server.client.responses.create(model="default", tools=tools, max_output_tokens=16, **before)
+    assert next_turn.usage.input_tokens_details.cached_tokens >= first.usage.total_tokens - 1
+
+
+def test_calls_of_a_message_are_found_again(claude):
+    messages = [{"role": "user", "content": "Is it warm in Kyiv?"}]
+    first = claude.messages.create(model="default", max_tokens=700, messages=messages, tools=ANTHROPIC_TOOLS, tool_choice={"type": "any"})
+    assert first.stop_reason == "tool_use"
+    messages += [{"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in first.content]},
+                 {"role": "user", "content": [{"type": "tool_result", "tool_use_id": block.id, "content": "sunny"} for block in first.content]}]
+    next_turn = claude.messages.create(model="default", max_tokens=1, messages=messages, tools=ANTHROPIC_TOOLS)
+    usage = first.usage
+    total = usage.input_tokens + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0) + usage.output_tokens
+    assert next_turn.usage.cache_read_input_tokens >= total - 1
 
 
 def test_strict_tools_are_free_not_to_be_called(server):

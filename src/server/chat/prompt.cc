@@ -170,49 +170,57 @@ std::optional<ExactSpan> match_turn(std::string_view text, const Json& message,
   return ExactSpan{.begin = 0, .end = spelling.num_bytes, .tokens = tokens.first(spelling.num_tokens)};
 }
 
-// Of messages: each by itself, and behind those that follow one upon the other, as the texts and the calls of one message
-// do, all of them in one.
-std::vector<TextSpan> joined_spans(std::span<const TextSpan> spans) {
-  std::vector<TextSpan> joined;
-  for (std::size_t i = 0; i < spans.size();) {
-    TextSpan whole = spans[i];
-    std::size_t next = i + 1;
-    for (; next < spans.size() && spans[next].begin == whole.end && spans[next].message == whole.message &&
-           spans[next].trusted == whole.trusted; ++next) {
-      whole.end = spans[next].end;
-    }
-    if (!whole.trusted && whole.message >= 0) {
-      joined.insert(joined.end(), spans.begin() + static_cast<std::ptrdiff_t>(i), spans.begin() + static_cast<std::ptrdiff_t>(next));
-      if (next > i + 1) joined.push_back(whole);
-    }
-    i = next;
-  }
-  return joined;
+// The untrusted spans from first on that are of its message and follow each other: a content of several parts is as many.
+std::size_t end_of_stretch(const std::vector<TextSpan>& spans, std::size_t first) {
+  std::size_t end = first + 1;
+  while (end < spans.size() && !spans[end].trusted && spans[end].message == spans[first].message) ++end;
+  return end;
 }
 
 // Where the template prints known answers.
-std::vector<ExactSpan> find_turns(const RenderedPrompt& prompt, const ChatRequest& request,
-                                  const Tokenizer& tokenizer) {
-  if (request.known_turns.empty()) return {};
-  std::vector<const KnownTurn*> turns(request.messages.size());
-  for (const KnownTurn& turn : request.known_turns) turns.at(turn.message) = &turn;
-  std::vector<ExactSpan> found;
-  std::int32_t last_message = -1;
-  for (const TextSpan& span : joined_spans(prompt.spans)) {
-    const auto index = static_cast<std::size_t>(span.message);
-    if (index >= turns.size() || turns[index] == nullptr) continue;
-    const auto text = std::string_view(prompt.text).substr(span.begin, span.end - span.begin);
-    auto exact = match_turn(text, request.messages[index].json, *turns[index], tokenizer);
-    if (!exact) continue;
-    exact->begin += span.begin;
-    exact->end += span.begin;
-    // The role's name may read the same as the answer, and stands before it.
-    if (last_message == span.message) found.pop_back();
-    last_message = span.message;
-    found.push_back(*exact);
+class TurnFinder {
+ public:
+  TurnFinder(const RenderedPrompt& prompt, const ChatRequest& request, const Tokenizer& tokenizer)
+      : prompt_(prompt), request_(request), tokenizer_(tokenizer) {}
+
+  std::vector<ExactSpan> find() {
+    std::vector<const KnownTurn*> turns(request_.messages.size());
+    for (const KnownTurn& turn : request_.known_turns) turns.at(turn.message) = &turn;
+    const std::vector<TextSpan>& spans = prompt_.spans;
+    for (std::size_t i = 0; i < spans.size();) {
+      const std::size_t end = end_of_stretch(spans, i);
+      const auto index = static_cast<std::size_t>(spans[i].message);
+      const bool is_known = !spans[i].trusted && spans[i].message >= 0 && index < turns.size() && turns[index] != nullptr;
+      // Else a part of it may be the answer, as where the thought before it is printed with nothing between.
+      if (is_known && !take(i, end, *turns[index]))
+        for (std::size_t part = i; part < end; ++part) take(part, part + 1, *turns[index]);
+      i = end;
+    }
+    return std::move(found_);
   }
-  return found;
-}
+
+ private:
+  // Whether the spans [first, end) print what was generated.
+  bool take(std::size_t first, std::size_t end, const KnownTurn& turn) {
+    const std::size_t begin = prompt_.spans[first].begin;
+    const auto text = std::string_view(prompt_.text).substr(begin, prompt_.spans[end - 1].end - begin);
+    auto exact = match_turn(text, request_.messages[turn.message].json, turn, tokenizer_);
+    if (!exact) return false;
+    exact->begin += begin;
+    exact->end += begin;
+    // The role's name may read the same as the answer, and stands before it.
+    if (last_message_ == turn.message) found_.pop_back();
+    last_message_ = turn.message;
+    found_.push_back(*exact);
+    return true;
+  }
+
+  const RenderedPrompt& prompt_;
+  const ChatRequest& request_;
+  const Tokenizer& tokenizer_;
+  std::vector<ExactSpan> found_;
+  std::optional<std::size_t> last_message_;  // of those found
+};
 
 // Which message each token belongs to: what a template prints before a message is counted to it.
 std::vector<PromptPart> parts_of(std::span<const std::int32_t> messages) {
@@ -374,7 +382,8 @@ PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model)
   RenderedPrompt prompt = render(std::move(input), model.chat_template, param);
   if (request.continue_final_message) cut_after_last_message(prompt, request.messages.size());
   refuse_hopeless_text(prompt.text, param, request.options, model);
-  const std::vector<ExactSpan> exact = find_turns(prompt, request, tokenizer);
+  std::vector<ExactSpan> exact;
+  if (!request.known_turns.empty()) exact = TurnFinder(prompt, request, tokenizer).find();
   PreparedPrompt encoded;
   Encoding encoding =
       encode(prompt.text, prompt.spans, request.add_special_tokens, exact, param, model);
