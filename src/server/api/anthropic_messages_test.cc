@@ -174,6 +174,11 @@ TEST(AnthropicMessages, ASessionReusesThePromptOfTheOneBefore) {
   // A system prompt of that line alone is none.
   const auto count_of = [&](const char* system) { return server.post("/v1/messages/count_tokens", with(kHello + system)).json()["input_tokens"]; };
   EXPECT_EQ(count_of(R"(,"system":"x-anthropic-billing-header: cc_version=2.1.197.1c0;")"), count_of(""));
+  // Where it is all that there is, it stays as an empty one.
+  const auto alone = server.post("/tokenize",
+                                 R"({"messages":[{"role":"system","content":"x-anthropic-billing-header: a=1;"}],)"
+                                 R"("larder":{"normalise":["nonce_headers"]},"tools":[{"type":"function","function":{"name":"f"}}]})");
+  EXPECT_EQ(alone.status, 200) << alone.body;
   // Who wants the line has it.
   const Json kept = server.post("/v1/messages", body("1c0", R"(,"normalise":[])")).json();
   EXPECT_FALSE(kept["larder"]["cache"].contains("normalised"));

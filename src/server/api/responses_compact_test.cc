@@ -75,6 +75,16 @@ TEST_F(CompactedResponses, KeepTheLastTurnAndSumUpTheRest) {
   EXPECT_EQ(next["usage"]["input_tokens"], count(output));
 }
 
+// Instructions of which a vendor's line is left out are none, and everything else stays where it was.
+TEST_F(CompactedResponses, InstructionsThatAreLeftOutMoveNothing) {
+  Json request = {{"input", conversation(4)}, {"larder", {{"normalise", {"nonce_headers"}}}}};
+  request["instructions"] = "x-anthropic-billing-header: a=1;";
+  const Json output = compact(request)["output"];
+  ASSERT_EQ(output.size(), 3u);
+  EXPECT_EQ(output[0]["content"][0]["text"], "question 3");
+  EXPECT_EQ(content_of(output[2])["messages"].size(), 2u);
+}
+
 TEST_F(CompactedResponses, AreCompactedAgain) {
   Json items = compact({{"input", conversation(4)}})["output"];
   const Json summary = content_of(items.back())["summary"];

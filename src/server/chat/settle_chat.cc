@@ -21,11 +21,13 @@ std::uint64_t hash_system_prompt(const std::vector<ChatMessage>& messages) {
   return head.empty() ? 0 : hash_text(dump_json(head));
 }
 
-// A system prompt that was all left out is none: templates have one of their own for that.
-void leave_out_empty_system(ChatRequest& chat) {
-  if (chat.messages.empty()) return;
+bool has_empty_system(const ChatRequest& chat) {
+  if (chat.messages.empty()) return false;
   const Json& first = chat.messages[0].json;
-  if (!is_system_role(first.value("role", std::string())) || !first.contains("content") || first["content"] != "") return;
+  return is_system_role(first.value("role", std::string())) && first.contains("content") && first["content"] == "";
+}
+
+void leave_system_out(ChatRequest& chat) {
   chat.messages.erase(chat.messages.begin());
   std::erase_if(chat.marks, [](const CacheMark& mark) { return mark.message == 0; });
   for (CacheMark& mark : chat.marks) mark.message -= mark.message > 0;
@@ -38,12 +40,15 @@ void leave_out_empty_system(ChatRequest& chat) {
 SettledChat settle(ChatRequest& chat, const ServedModel& model, const Summarizer& summarizer,
                    HistoryTokens& answers) {
   SettledChat settled;
+  const bool was_empty = has_empty_system(chat);
   settled.normalised = normalise(chat.options.normalisation, chat.messages, chat.tools);
-  if (std::ranges::find(settled.normalised, "nonce_headers") != settled.normalised.end()) leave_out_empty_system(chat);
   chat.has_moved_time = std::ranges::find(settled.normalised, "timestamps") != settled.normalised.end();
   chat.system_hash = hash_system_prompt(chat.messages);
   settled.history = shorten_history(chat, summarizer);
   if (settled.question() != nullptr) return settled;
+  // A system prompt of which nothing is left is none: templates have one of their own for that. Only now, since what became
+  // of a long history is told by places of its messages.
+  if (!was_empty && chat.messages.size() > 1 && has_empty_system(chat)) leave_system_out(chat);
   adapt_chat(chat, model.abilities);
   chat.known_turns = recall_turns(answers, summarizer.salt, chat);
   // All may have been summed up, of a chat that is not to be answered.
