@@ -192,8 +192,10 @@ std::optional<OurCompaction> read_ours(const std::string& content) {
     const Json json = parse_json(content, {});
     const Json& messages = json.at("messages");
     if (messages.is_array() && std::ranges::all_of(messages, looks_like_message)) {
-      return OurCompaction{json.at("summary").get<std::string>(), messages,
-                           {json.at("summed").at(0).get<std::uint64_t>(), json.at("summed").at(1).get<std::uint64_t>()}};
+      SummedRun summed;  // none, as far as an older one tells
+      if (json.contains("summed"))
+        summed = {json["summed"].at(0).get<std::uint64_t>(), json["summed"].at(1).get<std::uint64_t>()};
+      return OurCompaction{json.at("summary").get<std::string>(), messages, summed};
     }
   } catch (const std::exception&) {  // somebody changed it
   }
@@ -239,23 +241,17 @@ class ChatBuilder {
       }
     }
     add_summary(ours->summary);
-    const bool has_system = has_system_, is_first = num_turns_ == 0;
-    std::size_t num_first = 0;  // of the system's, which stand before all else
-    for (const Json& message : ours->messages) {
-      const bool is_system = message["role"] == "system";
-      if (is_system && has_system) continue;
-      has_system_ = has_system_ || is_system;
+    const Json& kept = ours->messages;
+    const auto is_system = [](const Json& message) { return message["role"] == "system"; };
+    std::size_t num_leading = 0;
+    while (num_leading < kept.size() && is_system(kept[num_leading])) ++num_leading;
+    const bool has_system = has_system_;
+    if (!has_system && num_leading > 0) put_first(kept, num_leading, index);
+    for (std::size_t i = num_leading; i < kept.size(); ++i) {
+      if (has_system && is_system(kept[i])) continue;
+      has_system_ = has_system_ || is_system(kept[i]);
+      begin(kept[i]["role"], index, false) = kept[i];
       chat_.holds_compacted = true;
-      const bool has_text = message.contains("content") && message["content"].is_string();
-      const bool is_leading = is_system && &message - &ours->messages[0] == static_cast<std::ptrdiff_t>(num_first);
-      num_first += is_leading;
-      if (is_leading && num_first == 1 && has_text && has_instructions_) {
-        join_instructions(message);
-      } else if (is_leading && !is_first) {
-        insert(num_first - 1, message, index);
-      } else {
-        begin(message["role"], index, false) = message;
-      }
     }
     ++num_turns_;
   }
@@ -294,14 +290,23 @@ class ChatBuilder {
     return chat_.messages.back();
   }
 
-  // A compaction's system prompt, in a chat that has none of its own.
-  void insert(std::size_t place, const Json& message, std::size_t index) {
-    const auto offset = static_cast<std::ptrdiff_t>(place);
-    num_marked_ += num_marked_ > place;  // such messages have no mark
-    chat_.item_of.insert(chat_.item_of.begin() + offset, index);
-    chat_.sent_as.insert(chat_.sent_as.begin() + offset, -1);
-    chat_.messages.insert(chat_.messages.begin() + offset, message);
-    for (KnownTurn& turn : chat_.known_turns) ++turn.message;
+  // A compaction's system prompt, the first of what it keeps, in a chat that has none of its own. Instructions stay first.
+  void put_first(const Json& kept, std::size_t num, std::size_t index) {
+    has_system_ = chat_.holds_compacted = true;
+    std::size_t begin = 0;
+    const auto content = kept[0].find("content");
+    if (has_instructions_ && content != kept[0].end() && content->is_string()) {
+      join_instructions(kept[0]);
+      begin = 1;
+    }
+    const auto offset = static_cast<std::ptrdiff_t>(has_instructions_ ? 1 : 0);
+    const std::size_t num_more = num - begin;
+    chat_.item_of.insert(chat_.item_of.begin() + offset, num_more, index);
+    chat_.sent_as.insert(chat_.sent_as.begin() + offset, num_more, -1);
+    chat_.messages.insert(chat_.messages.begin() + offset, kept.begin() + static_cast<std::ptrdiff_t>(begin),
+                          kept.begin() + static_cast<std::ptrdiff_t>(num));
+    if (num_marked_ > 0) num_marked_ += num_more;  // such messages have no mark
+    for (KnownTurn& turn : chat_.known_turns) turn.message += num_more;
   }
 
   // An answer may have several.
