@@ -173,6 +173,7 @@ std::optional<ExactSpan> match_turn(std::string_view text, const Json& message,
 // The untrusted spans from first on that are of its message and follow each other: a content of several parts is as many.
 std::size_t end_of_stretch(const std::vector<TextSpan>& spans, std::size_t first) {
   std::size_t end = first + 1;
+  if (spans[first].trusted) return end;
   while (end < spans.size() && !spans[end].trusted && spans[end].message == spans[first].message) ++end;
   return end;
 }
