@@ -56,6 +56,18 @@ def can_be_process_1():
     return subprocess.run(["unshare", "-p", "-f", "true"], capture_output=True).returncode == 0
 
 
+def code_of_ended_child(parent):
+    """Tells the parent's only child to end, and what the parent then ends with."""
+    [child] = pathlib.Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+    os.kill(int(child), signal.SIGTERM)
+    try:
+        return parent.wait(60)
+    finally:
+        if parent.poll() is None:
+            os.kill(int(child), signal.SIGKILL)
+            parent.wait(60)
+
+
 # As in a container that is stopped at once: the kernel drops what process 1 has no handler for.
 @pytest.mark.skipif(not MODEL or not can_be_process_1(), reason="needs a model and another process 1")
 def test_process_1_can_be_ended_before_it_serves():
@@ -65,15 +77,8 @@ def test_process_1_can_be_ended_before_it_serves():
                    "--workers", f"127.0.0.1:{worker.getsockname()[1]}"]
         parent = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         connection = worker.accept()[0]
-        [child] = pathlib.Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
-        os.kill(int(child), signal.SIGTERM)
-        try:
-            assert parent.wait(60) == 128 + signal.SIGTERM
-        finally:
-            if parent.poll() is None:
-                os.kill(int(child), signal.SIGKILL)
-                parent.wait(60)
-            connection.close()
+        assert code_of_ended_child(parent) == 128 + signal.SIGTERM
+        connection.close()
 
 
 @pytest.mark.skipif(not MODEL or not can_be_process_1(), reason="needs a model and another process 1")
@@ -81,11 +86,4 @@ def test_a_worker_that_is_process_1_can_be_ended():
     command = ["unshare", "-p", "-f", BIN, "worker", "-m", MODEL, "--listen", "127.0.0.1:0", "-t", "1"]
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert any("Ready" in line for line in parent.stdout)
-    [child] = pathlib.Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
-    os.kill(int(child), signal.SIGTERM)
-    try:
-        assert parent.wait(60) == 128 + signal.SIGTERM
-    finally:
-        if parent.poll() is None:
-            os.kill(int(child), signal.SIGKILL)
-            parent.wait(60)
+    assert code_of_ended_child(parent) == 128 + signal.SIGTERM
