@@ -15,7 +15,7 @@ namespace {
 // As Python's json.dumps writes it, which is what models have seen.
 void append_like_python(const Json& value, std::string& out) { append_json(value, ", ", ": ", out); }
 
-// Of the calls in write_calls() below.
+// Of calls that are written into a message's text; has_blanks as append_like_python() puts them.
 const CallSpelling kOwnSpelling{.begin = "\n", .end = "\n", .between = "\n"};
 
 // A message's content, "" where there is none, with its parts: where it has none, it is one, as marks count them.
@@ -110,9 +110,10 @@ class Adapter {
       for (const char* key : {"name", "arguments"}) {
         if (function.is_object() && function.contains(key)) shown[key] = function[key];
       }
-      text += text.empty() ? "<tool_call>\n" : "\n<tool_call>\n";
+      if (!text.empty()) text += kOwnSpelling.between;
+      text.append(kToolCall).append(kOwnSpelling.begin);
       append_like_python(shown, text);
-      text += "\n</tool_call>";
+      text.append(kOwnSpelling.end).append(kToolCallEnd);
       message.parts.push_back({.end = text.size()});
     }
   }
