@@ -112,14 +112,15 @@ Reply Router::detokenize(const HttpRequest& request, Mailbox::Wake) const {
 }
 
 Reply Router::health(const HttpRequest&, Mailbox::Wake) const {
-  if (model_.engine.alive() && !gauges_.is_leaving) return {{.content_type = ""}, nullptr};
-  if (model_.engine.alive())
+  if (!model_.engine.alive())
+    return {error_response({.status = 503,
+                            .code = "engine_dead",
+                            .message = "the engine has ended; restart the server"}),
+            nullptr};
+  if (gauges_.is_leaving)
     return {error_response({.status = 503, .code = "draining", .message = "the server is about to end; ask another one"}),
             nullptr};
-  return {error_response({.status = 503,
-                          .code = "engine_dead",
-                          .message = "the engine has ended; restart the server"}),
-          nullptr};
+  return {{.content_type = ""}, nullptr};
 }
 
 Reply Router::version(const HttpRequest&, Mailbox::Wake) const {

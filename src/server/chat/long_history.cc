@@ -238,8 +238,6 @@ std::optional<HistoryReport> shorten_history(ChatRequest& chat, const Summarizer
       const int most = summary_room(report, num_before, extra);
       report.to_ask = sum_up({chat, cut.num_head, std::move(steps), most}, summarizer, report.summary);
       if (report.to_ask) return report;
-    }
-    if (sums_up) {
       MessageRun run;
       for (std::size_t i = cut.num_head; i < cut.first_kept; ++i) run.add(chat.messages[i].json);
       report.summed = run.whole();
