@@ -245,9 +245,10 @@ void check_remote_tier(const RuntimeOptions& options, Findings& findings) {
   if (options.kv_remote.empty()) return findings.ok("remote", "no --kv-remote");
   try {
     const RemoteUrl url = parse_remote_url(options.kv_remote);
+    const auto tls = make_remote_tls(url.is_tls, options.kv_remote_tls);
     const std::atomic<bool> stop{false};
     RemoteHost host(url.host, url.port);
-    RemoteConnection connection(url, host, stop);
+    RemoteConnection connection(url, host, stop, tls.get());
     const std::string fix = "start it, or correct host, port and password of --kv-remote";
     // No more time than the server will give it.
     const RemoteTierConfig limits;
@@ -266,7 +267,7 @@ void check_remote_tier(const RuntimeOptions& options, Findings& findings) {
       return findings.fail("remote", fmt::format("{}: {}", url.display(), connection.error()), fix);
     report_redis(url, info, connection.round_trip_ns(), findings);
   } catch (const Error& error) {
-    findings.fail("remote", error.what(), "--kv-remote redis://[[user]:password@]host[:port][/db]");
+    findings.fail("remote", error.what(), "--kv-remote redis://[[user]:password@]host[:port][/db], or rediss:// for TLS");
   }
 }
 

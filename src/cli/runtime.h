@@ -18,6 +18,7 @@
 #include "kernels/device.h"
 #include "kv/kv_layout.h"
 #include "kv/kv_storage.h"
+#include "kv/tiers/remote_tls.h"
 #include "model/files/model_files.h"
 #include "model/forward/transformer.h"
 #include "model/forward/weights.h"
@@ -52,7 +53,8 @@ struct RuntimeOptions {
   std::string kv_host;             // bytes of the host tier behind a GPU; "" = none
   std::string kv_disk;             // directory of the disk tier; "" = none
   std::string kv_disk_size = "10GiB";
-  std::string kv_remote;           // redis://host:port of the remote tier; "" = none
+  std::string kv_remote;           // redis:// or rediss://host:port of the remote tier; "" = none
+  RemoteTlsFiles kv_remote_tls;    // for rediss://
   int kv_remote_ttl_seconds = 0;   // of what is written there; 0 = for ever
   int kv_remote_compression = 0;   // zstd's level, 0 = none
   // What a server keeps of requests, at most; see bookkeeping_bytes().

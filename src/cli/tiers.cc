@@ -27,6 +27,8 @@ constexpr int kBlockVersion = 8;
 constexpr std::int64_t kLoadBufferBytes = std::int64_t{32} << 20;
 constexpr std::int64_t kIndexBytesPerBlock = 200;
 constexpr std::int64_t kWriteBufferBytes = std::int64_t{64} << 20;
+// What TLS has of its own; the system's certificates are 1.3 MiB of it.
+constexpr std::int64_t kTlsBytes = std::int64_t{4} << 20;
 
 // All that a block's bytes depend on beside its tokens: whoever agrees in this may use it.
 Digest fingerprint(const RuntimeOptions& options, const PlannedModel& planned,
@@ -93,7 +95,20 @@ void add_tier_options(CLI::App& command, RuntimeOptions& options) {
   command.add_option("--kv-disk-size", options.kv_disk_size, "Bytes that it may take (default 10GiB)")->needs(disk);
   CLI::Option* const remote = command.add_option("--kv-remote", options.kv_remote,
                      "A Redis or Valkey server that shares complete KV blocks with other servers: "
-                     "redis://[[user]:password@]host[:port][/db] (default: none)")
+                     "redis://[[user]:password@]host[:port][/db], or rediss:// with TLS (default: none)")
+      ->check(not_empty());
+  command
+      .add_option("--kv-remote-ca", options.kv_remote_tls.ca,
+                  "With rediss://: a file of certificates to trust (PEM; default: those that the system trusts)")
+      ->needs(remote)
+      ->check(not_empty());
+  CLI::Option* const certificate =
+      command.add_option("--kv-remote-cert", options.kv_remote_tls.certificate,
+                         "With rediss://: this server's own certificate (PEM), for a server that asks for one");
+  certificate->needs(remote)->check(not_empty());
+  command
+      .add_option("--kv-remote-key", options.kv_remote_tls.key, "Its key (PEM; default: in the certificate's file)")
+      ->needs(certificate)
       ->check(not_empty());
   command
       .add_option("--kv-remote-ttl", options.kv_remote_ttl_seconds,
@@ -110,7 +125,9 @@ void add_tier_options(CLI::App& command, RuntimeOptions& options) {
 void check_tier_options(const RuntimeOptions& options) {
   if (!options.kv_host.empty()) (void)parse_bytes("--kv-host", options.kv_host);
   if (!options.kv_disk.empty()) (void)parse_bytes("--kv-disk-size", options.kv_disk_size);
-  if (!options.kv_remote.empty()) of_option("--kv-remote", [&] { (void)parse_remote_url(options.kv_remote); });
+  if (!options.kv_remote.empty()) of_option("--kv-remote", [&] {
+    (void)make_remote_tls(parse_remote_url(options.kv_remote).is_tls, options.kv_remote_tls);
+  });
 }
 
 std::int64_t disk_index_bytes(const RuntimeOptions& options, const KvLayout& layout) {
@@ -122,7 +139,8 @@ std::int64_t tier_memory_bytes(const RuntimeOptions& options, const KvLayout& la
   if (options.kv_disk.empty() && options.kv_remote.empty()) return 0;
   std::int64_t size_bytes = kLoadBufferBytes;
   if (!options.kv_disk.empty()) size_bytes += kWriteBufferBytes + disk_index_bytes(options, layout);
-  if (!options.kv_remote.empty()) size_bytes += kWriteBufferBytes;
+  if (!options.kv_remote.empty())
+    size_bytes += kWriteBufferBytes + (parse_remote_url(options.kv_remote).is_tls ? kTlsBytes : 0);
   return size_bytes;
 }
 
@@ -150,6 +168,7 @@ std::unique_ptr<KvTiers> make_tiers(const RuntimeOptions& options, const Planned
   if (!options.kv_remote.empty()) {
     RemoteTierConfig config;
     config.url = options.kv_remote;
+    config.tls = options.kv_remote_tls;
     config.ttl_seconds = options.kv_remote_ttl_seconds;
     config.compression_level = options.kv_remote_compression;
     config.staging_size_bytes = kWriteBufferBytes;

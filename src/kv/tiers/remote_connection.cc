@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -75,10 +76,21 @@ bool RemoteReply::is_of_another() const {
 }
 
 struct RemoteConnection::Progress {
+  explicit Progress(const RemoteExchange& exchange)
+      : sink{.exchange = &exchange},
+        buffer(new char[kBufferBytes]),
+        reader(redisReaderCreateWithFunctions(&reply_functions), redisReaderFree) {
+    if (!reader) throw std::bad_alloc();
+    reader->maxbuf = 0;  // keep what has grown to a batch's size
+    reader->privdata = &sink;
+  }
+
   std::size_t piece = 0;         // the first that is not sent
   std::size_t piece_offset = 0;  // and how much of it is
   std::int64_t received_bytes = 0;
   ReplySink sink;
+  const std::unique_ptr<char[]> buffer;  // between the socket and the parser
+  const std::unique_ptr<redisReader, void (*)(redisReader*)> reader;
 };
 
 void append_command_head(std::string& request, std::initializer_list<std::string_view> args,
@@ -95,8 +107,8 @@ void append_command(std::string& request, std::initializer_list<std::string_view
     fmt::format_to(std::back_inserter(request), "${}\r\n{}\r\n", arg.size(), arg);
 }
 
-RemoteConnection::RemoteConnection(RemoteUrl url, RemoteHost& host, const std::atomic<bool>& stop)
-    : url_(std::move(url)), host_(host), stop_(stop), buffer_(new char[kBufferBytes]) {}
+RemoteConnection::RemoteConnection(RemoteUrl url, RemoteHost& host, const std::atomic<bool>& stop, const RemoteTls* tls)
+    : url_(std::move(url)), host_(host), stop_(stop), tls_(tls) {}
 
 RemoteConnection::~RemoteConnection() { close(); }
 
@@ -105,10 +117,9 @@ bool RemoteConnection::is_fresh(std::int64_t max_idle_ns) const {
 }
 
 void RemoteConnection::close() {
+  tls_stream_ = nullptr;
   if (fd_ >= 0) ::close(fd_);
   fd_ = -1;
-  if (reader_) redisReaderFree(reader_);
-  reader_ = nullptr;
 }
 
 RemoteOutcome RemoteConnection::fail(RemoteOutcome outcome, std::string error) {
@@ -122,9 +133,7 @@ RemoteOutcome RemoteConnection::open(std::int64_t deadline_ns) {
   is_left_ = false;
   if (const RemoteOutcome outcome = connect(deadline_ns); outcome != RemoteOutcome::kOk)
     return outcome;
-  reader_ = redisReaderCreateWithFunctions(&reply_functions);
-  if (reader_ == nullptr) return fail(RemoteOutcome::kFailed, "no memory");
-  reader_->maxbuf = 0;  // keep what has grown to a batch's size
+  if (const RemoteOutcome outcome = begin_tls(deadline_ns); outcome != RemoteOutcome::kOk) return outcome;
   std::string request;
   RemoteExchange handshake;
   if (!url_.password.empty()) {
@@ -195,15 +204,25 @@ RemoteOutcome RemoteConnection::connect_to_any(std::span<const RemoteHost::Addre
   return outcome;
 }
 
+RemoteOutcome RemoteConnection::begin_tls(std::int64_t deadline_ns) {
+  if (tls_ == nullptr) return RemoteOutcome::kOk;
+  tls_stream_ = std::make_unique<TlsStream>(*tls_, fd_, url_.names);
+  while (tls_stream_->shake_hands() != 1) {
+    if (errno != EAGAIN) return fail(RemoteOutcome::kFailed, io_error());
+    const RemoteOutcome outcome = wait(tls_stream_->wants_to_send() ? POLLOUT : POLLIN, deadline_ns);
+    if (outcome != RemoteOutcome::kOk) return fail(outcome, error_ + " (TLS)");  // one without it waits, too
+  }
+  return RemoteOutcome::kOk;
+}
+
 RemoteOutcome RemoteConnection::exchange(const RemoteExchange& exchange, std::int64_t deadline_ns) {
   CHECK(is_open());
   // What nobody asked for would be taken for the answer; and a server that is gone shows here.
   char unasked;
-  const ssize_t size = ::recv(fd_, &unasked, 1, MSG_DONTWAIT | MSG_PEEK);
+  const ssize_t size = receive_bytes({&unasked, 1});
   if (size > 0) return fail(RemoteOutcome::kFailed, "an answer that nobody asked for");
   if (size == 0) return fail(RemoteOutcome::kFailed, "closed by the server");
-  Progress progress{.sink = {.exchange = &exchange}};
-  reader_->privdata = &progress.sink;
+  Progress progress(exchange);
   return run(exchange, progress, deadline_ns);
 }
 
@@ -211,7 +230,8 @@ RemoteOutcome RemoteConnection::run(const RemoteExchange& exchange, Progress& pr
                                     std::int64_t deadline_ns) {
   while (progress.piece < exchange.pieces.size() || progress.sink.index < exchange.num_replies) {
     const bool has_more = progress.piece < exchange.pieces.size();
-    RemoteOutcome outcome = wait(has_more ? POLLIN | POLLOUT : POLLIN, deadline_ns);
+    const bool sends = has_more || (tls_stream_ && tls_stream_->wants_to_send());
+    RemoteOutcome outcome = wait(sends ? POLLIN | POLLOUT : POLLIN, deadline_ns);
     if (outcome == RemoteOutcome::kOk && has_more) outcome = send_some(exchange, progress);
     if (outcome == RemoteOutcome::kOk) outcome = receive_some(exchange, progress);
     if (outcome != RemoteOutcome::kOk) return outcome;
@@ -225,6 +245,7 @@ RemoteOutcome RemoteConnection::wait(short events, std::int64_t deadline_ns) {
     const std::int64_t left_ms = (deadline_ns - steady_now_ns()) / kNsPerMs;
     if (left_ms <= 0) return fail(RemoteOutcome::kTimeout, "no answer in time");
     if (stop_.load(std::memory_order_relaxed)) return fail(RemoteOutcome::kTimeout, "stopped");
+    if ((events & POLLIN) != 0 && tls_stream_ && tls_stream_->has_received()) return RemoteOutcome::kOk;
     pollfd entry{.fd = fd_, .events = events, .revents = 0};
     const int num = ::poll(&entry, 1, static_cast<int>(std::min(left_ms, kStopPollMs)));
     if (num > 0) return RemoteOutcome::kOk;  // errors show when it is used
@@ -232,23 +253,33 @@ RemoteOutcome RemoteConnection::wait(short events, std::int64_t deadline_ns) {
   }
 }
 
-RemoteOutcome RemoteConnection::send_some(const RemoteExchange& exchange, Progress& progress) {
+std::string RemoteConnection::io_error() const {
+  return errno == EPROTO && tls_stream_ ? tls_stream_->error() : std::strerror(errno);
+}
+
+ssize_t RemoteConnection::receive_bytes(std::span<char> bytes) {
+  return tls_stream_ ? tls_stream_->receive(bytes) : ::recv(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT);
+}
+
+ssize_t RemoteConnection::send_pieces(std::span<const std::span<const std::byte>> pieces, std::size_t first_offset) {
+  if (tls_stream_) return tls_stream_->send(pieces, first_offset);
   std::array<iovec, kMaxPiecesAtOnce> vectors;
-  std::size_t num_vectors = 0;
-  for (std::size_t i = progress.piece; i < exchange.pieces.size() && num_vectors < vectors.size();
-       ++i) {
-    const std::size_t offset = i == progress.piece ? progress.piece_offset : 0;
-    const std::span<const std::byte> piece = exchange.pieces[i].subspan(offset);
-    vectors[num_vectors++] = {.iov_base = const_cast<std::byte*>(piece.data()),
-                              .iov_len = piece.size()};
+  const std::size_t num_vectors = std::min(pieces.size(), vectors.size());
+  for (std::size_t i = 0; i < num_vectors; ++i) {
+    const std::span<const std::byte> piece = pieces[i].subspan(i == 0 ? first_offset : 0);
+    vectors[i] = {.iov_base = const_cast<std::byte*>(piece.data()), .iov_len = piece.size()};
   }
   msghdr message{};
   message.msg_iov = vectors.data();
   message.msg_iovlen = num_vectors;
-  const ssize_t sent = ::sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  return ::sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+RemoteOutcome RemoteConnection::send_some(const RemoteExchange& exchange, Progress& progress) {
+  const ssize_t sent = send_pieces(std::span(exchange.pieces).subspan(progress.piece), progress.piece_offset);
   if (sent < 0) {
     if (errno == EAGAIN || errno == EINTR) return RemoteOutcome::kOk;
-    return fail(RemoteOutcome::kFailed, std::strerror(errno));
+    return fail(RemoteOutcome::kFailed, io_error());
   }
   progress.piece_offset += static_cast<std::size_t>(sent);
   while (progress.piece < exchange.pieces.size() &&
@@ -260,25 +291,26 @@ RemoteOutcome RemoteConnection::send_some(const RemoteExchange& exchange, Progre
 }
 
 RemoteOutcome RemoteConnection::receive_some(const RemoteExchange& exchange, Progress& progress) {
-  const ssize_t received = ::recv(fd_, buffer_.get(), kBufferBytes, MSG_DONTWAIT);
+  const ssize_t received = receive_bytes({progress.buffer.get(), kBufferBytes});
   if (received < 0) {
     if (errno == EAGAIN || errno == EINTR) return RemoteOutcome::kOk;
-    return fail(RemoteOutcome::kFailed, std::strerror(errno));
+    return fail(RemoteOutcome::kFailed, io_error());
   }
   if (received == 0) return fail(RemoteOutcome::kFailed, "closed by the server");
   progress.received_bytes += received;
   if (progress.received_bytes > exchange.max_reply_bytes)
     return fail(RemoteOutcome::kFailed, "an answer longer than asked for");
-  redisReaderFeed(reader_, buffer_.get(), static_cast<std::size_t>(received));
+  redisReader* const reader = progress.reader.get();
+  redisReaderFeed(reader, progress.buffer.get(), static_cast<std::size_t>(received));
   while (true) {
     void* parsed = nullptr;
     // A reply too many would be taken for the next exchange's, so the parser sees it only there.
     if (progress.sink.index == exchange.num_replies) {
-      if (reader_->len > reader_->pos) return fail(RemoteOutcome::kFailed, "an answer too many");
+      if (reader->len > reader->pos) return fail(RemoteOutcome::kFailed, "an answer too many");
       return RemoteOutcome::kOk;
     }
-    if (redisReaderGetReply(reader_, &parsed) != REDIS_OK)
-      return fail(RemoteOutcome::kFailed, fmt::format("not the protocol: {}", reader_->errstr));
+    if (redisReaderGetReply(reader, &parsed) != REDIS_OK)
+      return fail(RemoteOutcome::kFailed, fmt::format("not the protocol: {}", reader->errstr));
     if (!parsed) return RemoteOutcome::kOk;
     ++progress.sink.index;
   }

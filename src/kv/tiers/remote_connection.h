@@ -13,9 +13,8 @@
 #include <vector>
 
 #include "kv/tiers/remote_host.h"
+#include "kv/tiers/remote_tls.h"
 #include "kv/tiers/remote_url.h"
-
-struct redisReader;
 
 namespace larder {
 
@@ -55,11 +54,11 @@ void append_command_head(std::string& request, std::initializer_list<std::string
 
 // Sockets that do not block, polled until a deadline; replies are parsed by hiredis as they come,
 // and only strings, numbers and errors, of a total that the caller has bounded. After any outcome
-// but kOk it is closed. Thread: one at a time.
+// but kOk it is closed. Has no buffers but during an exchange. Thread: one at a time.
 class RemoteConnection {
  public:
-  // host: url's. stop: ends whatever is under way. Both must outlive the connection.
-  RemoteConnection(RemoteUrl url, RemoteHost& host, const std::atomic<bool>& stop);
+  // host: url's. stop: ends whatever is under way. tls: null = in the clear. All must outlive the connection.
+  RemoteConnection(RemoteUrl url, RemoteHost& host, const std::atomic<bool>& stop, const RemoteTls* tls = nullptr);
   ~RemoteConnection();
   RemoteConnection(const RemoteConnection&) = delete;
   RemoteConnection& operator=(const RemoteConnection&) = delete;
@@ -70,7 +69,7 @@ class RemoteConnection {
   bool is_fresh(std::int64_t max_idle_ns) const;
   // Thread: any.
   void leave() { is_left_ = true; }
-  // Connects, AUTH, SELECT, PING.
+  // Connects, TLS, AUTH, SELECT, PING.
   RemoteOutcome open(std::int64_t deadline_ns);
   RemoteOutcome exchange(const RemoteExchange& exchange, std::int64_t deadline_ns);
   void close();
@@ -86,19 +85,24 @@ class RemoteConnection {
   RemoteOutcome connect(std::int64_t deadline_ns);
   RemoteOutcome connect_to_any(std::span<const RemoteHost::Address> addresses,
                                std::int64_t deadline_ns);
+  RemoteOutcome begin_tls(std::int64_t deadline_ns);
   RemoteOutcome run(const RemoteExchange& exchange, Progress& progress, std::int64_t deadline_ns);
   RemoteOutcome wait(short events, std::int64_t deadline_ns);
+  ssize_t send_pieces(std::span<const std::span<const std::byte>> pieces, std::size_t first_offset);
+  ssize_t receive_bytes(std::span<char> bytes);
   RemoteOutcome send_some(const RemoteExchange& exchange, Progress& progress);
   RemoteOutcome receive_some(const RemoteExchange& exchange, Progress& progress);
   RemoteOutcome fail(RemoteOutcome outcome, std::string error);
+  // What send_pieces() or receive_bytes() has met.
+  std::string io_error() const;
 
   const RemoteUrl url_;
   RemoteHost& host_;
   const std::atomic<bool>& stop_;
   std::atomic<bool> is_left_{false};
+  const RemoteTls* const tls_;
   int fd_ = -1;
-  redisReader* reader_ = nullptr;
-  std::unique_ptr<char[]> buffer_;  // between the socket and the parser
+  std::unique_ptr<TlsStream> tls_stream_;  // null: in the clear, or none yet
   std::string error_;
   std::int64_t round_trip_ns_ = 0;
   std::int64_t used_ns_ = 0;

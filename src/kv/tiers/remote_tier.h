@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -17,6 +18,7 @@
 #include "kv/tiers/read_rate.h"
 #include "kv/tiers/remote_connection.h"
 #include "kv/tiers/remote_host.h"
+#include "kv/tiers/remote_tls.h"
 #include "kv/tiers/remote_url.h"
 #include "kv/tiers/tier_breaker.h"
 #include "kv/tiers/tier_key.h"
@@ -25,14 +27,15 @@
 namespace larder {
 
 struct RemoteTierConfig {
-  std::string url;                    // redis://[[user]:password@]host[:port][/db]
+  std::string url;                    // redis://[[user]:password@]host[:port][/db], or rediss://
+  RemoteTlsFiles tls;                 // for rediss://
   std::string key_prefix = "larder";  // of all keys: up to 64 letters, digits and -_.:
   int compression_level = 0;          // of zstd, 1 to 19; 0 = none
   int ttl_seconds = 0;                // after the last write or use; 0 = for ever
   std::int64_t staging_size_bytes = std::int64_t{64} << 20;  // copies that wait to be sent
   std::int64_t batch_size_bytes = std::int64_t{8} << 20;     // in flight on each of two connections
   int max_queued_reads = 256;                                // get() calls; more find nothing
-  int connect_timeout_ms = 1000;  // with AUTH, SELECT and PING
+  int connect_timeout_ms = 1000;  // with TLS, AUTH, SELECT and PING
   int batch_timeout_ms = 1000;    // and the time for its bytes at 50 MB/s
   int max_idle_ms = 60'000;       // of a connection; then it is opened anew before it is used
   int drain_ms = 5000;            // how long the destructor sends what is queued
@@ -111,6 +114,7 @@ class RemoteTier final : public KvTier {
   const RemoteTierConfig config_;
   const TierFormat format_;
   const RemoteUrl url_;
+  const std::unique_ptr<const RemoteTls> tls_;  // null: in the clear
   const std::int64_t max_value_bytes_;
   std::atomic<bool> stop_reads_{false};
   std::atomic<bool> stop_writes_{false};

@@ -1,6 +1,7 @@
 #include "kv/tiers/remote_url.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 
 #include "base/error.h"
@@ -12,7 +13,7 @@ constexpr int kMaxDb = 9'999;
 constexpr std::size_t kMaxHost = 253;
 
 [[noreturn]] void fail(std::string_view what) {
-  throw_invalid("remote tier: {}; its address is redis://[[user]:password@]host[:port][/db]", what);
+  throw_invalid("remote tier: {}; its address is redis://[[user]:password@]host[:port][/db], or rediss:// for TLS", what);
 }
 
 int parse_number(std::string_view text, int low, int high, const char* what) {
@@ -73,11 +74,17 @@ std::string RemoteUrl::display() const {
 }
 
 RemoteUrl parse_remote_url(std::string_view url) {
-  constexpr std::string_view kScheme = "redis://";
-  if (url.starts_with("rediss://")) fail("TLS is not supported");
-  if (!url.starts_with(kScheme)) fail("not a redis:// address");
-  std::string_view rest = url.substr(kScheme.size());
+  struct Scheme {
+    std::string_view name;
+    bool is_tls;
+  };
+  constexpr std::array<Scheme, 4> kSchemes{{{"redis://", false}, {"rediss://", true}, {"valkey://", false}, {"valkeys://", true}}};
+  const auto* const scheme =
+      std::ranges::find_if(kSchemes, [&](const Scheme& one) { return url.starts_with(one.name); });
+  if (scheme == kSchemes.end()) fail("not a redis:// or rediss:// address");
+  std::string_view rest = url.substr(scheme->name.size());
   RemoteUrl parsed;
+  parsed.is_tls = scheme->is_tls;
   if (const std::size_t at = rest.rfind('@'); at != std::string_view::npos) {
     const std::string_view who = rest.substr(0, at);
     const std::size_t colon = who.find(':');
@@ -93,6 +100,7 @@ RemoteUrl parse_remote_url(std::string_view url) {
     rest = rest.substr(0, slash);
   }
   parsed.host = take_host(rest);
+  parsed.names = {parsed.host};
   if (rest.empty()) return parsed;
   if (!rest.starts_with(':')) fail("the host is not a name or an address");
   parsed.port = parse_number(rest.substr(1), 1, 65535, "port");

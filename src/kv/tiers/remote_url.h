@@ -1,8 +1,9 @@
-// redis://[[user]:password@]host[:port][/db]
+// redis://[[user]:password@]host[:port][/db], rediss:// with TLS; also valkey:// and valkeys://
 #pragma once
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace larder {
 
@@ -12,6 +13,8 @@ struct RemoteUrl {
   std::string user;      // of an ACL; empty = the default one
   std::string password;  // empty = no AUTH
   int db = 0;
+  bool is_tls = false;
+  std::vector<std::string> names{};  // with TLS: whom the server's certificate may be for, host the first of them
 
   // Without the password, for messages.
   std::string display() const;

@@ -81,6 +81,13 @@ TEST(RemoteUrl, IsRead) {
   const RemoteUrl ipv6 = parse_remote_url("redis://[::1]:7000/");
   EXPECT_EQ(ipv6.host, "::1");
   EXPECT_EQ(ipv6.display(), "[::1]:7000");
+  EXPECT_FALSE(ipv6.is_tls);
+  EXPECT_FALSE(parse_remote_url("valkey://h").is_tls);
+  EXPECT_TRUE(parse_remote_url("valkeys://h").is_tls);
+  const RemoteUrl tls = parse_remote_url("rediss://:p@cache.example:6380");
+  EXPECT_TRUE(tls.is_tls);
+  EXPECT_EQ(tls.port, 6380);
+  EXPECT_THAT(tls.names, testing::ElementsAre("cache.example"));
 }
 
 TEST(RemoteUrl, SaysWhatIsWrong) {
@@ -88,7 +95,8 @@ TEST(RemoteUrl, SaysWhatIsWrong) {
                           "redis:",
                           "redis://",
                           "http://h",
-                          "rediss://h",
+                          "rediss:",
+                          "valkey:/h",
                           "redis://h:",
                           "redis://h:0",
                           "redis://h:65536",
