@@ -23,6 +23,7 @@
 #include "kv/tiers/block_io.h"
 #include "kv/tiers/disk_segment.h"
 #include "kv/tiers/remote_connection.h"
+#include "kv/tiers/remote_request.h"
 #include "kv/tiers/remote_host.h"
 #include "kv/tiers/remote_tier.h"
 #include "kv/tiers/remote_url.h"
@@ -174,7 +175,9 @@ void report_redis(const RemoteUrl& url, const std::string& info, std::int64_t ro
   const std::string valkey = info_field(info, "valkey_version");
   const std::string version =
       valkey.empty() ? "Redis " + info_field(info, "redis_version") : "Valkey " + valkey;
-  findings.ok("remote", fmt::format("{}: {}, answers in {:.2f} ms", url.display(), version,
+  const bool is_of_cluster = info_field(info, "cluster_enabled") == "1";
+  findings.ok("remote", fmt::format("{}: {}{}, answers in {:.2f} ms", url.display(), version,
+                                    is_of_cluster ? ", one of a cluster, whose others are not looked at" : "",
                                     static_cast<double>(round_trip_ns) * 1e-6));
   const std::string policy = info_field(info, "maxmemory_policy");
   const std::int64_t max_bytes = std::atoll(info_field(info, "maxmemory").c_str());

@@ -1,27 +1,10 @@
 """An upstream by TLS, whose certificate is its own or another's."""
 import json
 import ssl
-import subprocess
 
+from certificates import make_certificate
 from fake_upstream import Exchange, FakeUpstream
 from upstream_server import QUESTION, ask, routing
-
-
-def make_certificate(folder, name, subject, authority=None):
-    """At folder/name.pem, with its key; of its own authority, or of another's."""
-    paths = {part: str(folder / f"{name}.{part}") for part in ("key", "csr", "pem", "ext")}
-
-    def openssl(*arguments):
-        subprocess.run(["openssl", *arguments], check=True, capture_output=True)
-    openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", paths["key"])
-    if authority is None:
-        openssl("req", "-x509", "-new", "-key", paths["key"], "-subj", f"/CN={subject}", "-days", "2", "-out", paths["pem"])
-    else:
-        (folder / f"{name}.ext").write_text(f"subjectAltName=DNS:{subject}")
-        openssl("req", "-new", "-key", paths["key"], "-subj", f"/CN={subject}", "-out", paths["csr"])
-        openssl("x509", "-req", "-in", paths["csr"], "-CA", authority["pem"], "-CAkey", authority["key"], "-CAcreateserial",
-                "-days", "2", "-extfile", paths["ext"], "-out", paths["pem"])
-    return paths
 
 
 def test_tls(tmp_path, monkeypatch):

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/printable.h"
 #include "base/tcp_options.h"
+#include "kv/tiers/remote_request.h"
 
 namespace larder {
 namespace {
@@ -69,10 +70,9 @@ redisReplyObjectFunctions reply_functions = {on_string, on_array, on_integer, on
 
 }  // namespace
 
-// READONLY: it was demoted; MASTERDOWN: it follows one that is gone; MOVED: of a cluster, whose slots have others.
+// READONLY: it was demoted; MASTERDOWN: it follows one that is gone.
 bool RemoteReply::is_of_another() const {
-  return kind == Kind::kError &&
-         (text().starts_with("READONLY") || text().starts_with("MASTERDOWN") || text().starts_with("MOVED"));
+  return kind == Kind::kError && (text().starts_with("READONLY") || text().starts_with("MASTERDOWN"));
 }
 
 struct RemoteConnection::Progress {
@@ -93,27 +93,13 @@ struct RemoteConnection::Progress {
   const std::unique_ptr<redisReader, void (*)(redisReader*)> reader;
 };
 
-void append_command_head(std::string& request, std::initializer_list<std::string_view> args,
-                         std::size_t tail_bytes) {
-  fmt::format_to(std::back_inserter(request), "*{}\r\n", args.size() + 1);
-  for (const std::string_view arg : args)
-    fmt::format_to(std::back_inserter(request), "${}\r\n{}\r\n", arg.size(), arg);
-  fmt::format_to(std::back_inserter(request), "${}\r\n", tail_bytes);
-}
-
-void append_command(std::string& request, std::initializer_list<std::string_view> args) {
-  fmt::format_to(std::back_inserter(request), "*{}\r\n", args.size());
-  for (const std::string_view arg : args)
-    fmt::format_to(std::back_inserter(request), "${}\r\n{}\r\n", arg.size(), arg);
-}
-
 RemoteConnection::RemoteConnection(RemoteUrl url, RemoteHost& host, const std::atomic<bool>& stop, const RemoteTls* tls)
     : url_(std::move(url)), host_(host), stop_(stop), tls_(tls) {}
 
 RemoteConnection::~RemoteConnection() { close(); }
 
 bool RemoteConnection::is_fresh(std::int64_t max_idle_ns) const {
-  return is_open() && !is_left_ && steady_now_ns() - used_ns_ < max_idle_ns;
+  return is_open() && steady_now_ns() - used_ns_ < max_idle_ns;
 }
 
 void RemoteConnection::close() {
@@ -130,7 +116,6 @@ RemoteOutcome RemoteConnection::fail(RemoteOutcome outcome, std::string error) {
 
 RemoteOutcome RemoteConnection::open(std::int64_t deadline_ns) {
   close();
-  is_left_ = false;
   if (const RemoteOutcome outcome = connect(deadline_ns); outcome != RemoteOutcome::kOk)
     return outcome;
   if (const RemoteOutcome outcome = begin_tls(deadline_ns); outcome != RemoteOutcome::kOk) return outcome;

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -46,12 +45,6 @@ struct RemoteExchange {
   std::function<void(int index, const RemoteReply& reply)> on_reply{};
 };
 
-// A command in the protocol's own form. The last argument's bytes may follow by themselves, with
-// "\r\n" after them: then they are not in args, and tail_bytes is their number.
-void append_command(std::string& request, std::initializer_list<std::string_view> args);
-void append_command_head(std::string& request, std::initializer_list<std::string_view> args,
-                         std::size_t tail_bytes);
-
 // Sockets that do not block, polled until a deadline; replies are parsed by hiredis as they come,
 // and only strings, numbers and errors, of a total that the caller has bounded. After any outcome
 // but kOk it is closed. Has no buffers but during an exchange. Thread: one at a time.
@@ -65,10 +58,7 @@ class RemoteConnection {
 
   bool is_open() const { return fd_ >= 0; }
   // Open, and used a short time ago: what lies between may forget one that is idle, and tell nobody.
-  // Not where leave() was called since it was opened.
   bool is_fresh(std::int64_t max_idle_ns) const;
-  // Thread: any.
-  void leave() { is_left_ = true; }
   // Connects, TLS, AUTH, SELECT, PING.
   RemoteOutcome open(std::int64_t deadline_ns);
   RemoteOutcome exchange(const RemoteExchange& exchange, std::int64_t deadline_ns);
@@ -99,7 +89,6 @@ class RemoteConnection {
   const RemoteUrl url_;
   RemoteHost& host_;
   const std::atomic<bool>& stop_;
-  std::atomic<bool> is_left_{false};
   const RemoteTls* const tls_;
   int fd_ = -1;
   std::unique_ptr<TlsStream> tls_stream_;  // null: in the clear, or none yet

@@ -26,6 +26,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "kv/tiers/remote_connection.h"
+#include "kv/tiers/remote_request.h"
 #include "kv/tiers/tier_test_support.h"
 
 namespace larder {

@@ -20,7 +20,6 @@ namespace {
 
 constexpr std::int64_t kMaxTouchIntervalNs = 60 * kNsPerSecond;
 constexpr std::size_t kMaxTouches = 1 << 18;  // 10 MiB; 4 million tokens that are in use
-constexpr std::int64_t kSlowestBytesPerMs = 50'000;
 constexpr std::int64_t kMaxBatch = 64;
 constexpr std::size_t kMaxPrefix = 64;
 constexpr int kMaxCompressionLevel = 19;
@@ -41,6 +40,10 @@ const RemoteTierConfig& validated(const RemoteTierConfig& config) {
   return config;
 }
 
+RemoteTimeouts timeouts(const RemoteTierConfig& config) {
+  return {.connect_ms = config.connect_timeout_ms, .batch_ms = config.batch_timeout_ms, .max_idle_ms = config.max_idle_ms};
+}
+
 }  // namespace
 
 RemoteTier::RemoteTier(const RemoteTierConfig& config, const TierFormat& format)
@@ -49,9 +52,8 @@ RemoteTier::RemoteTier(const RemoteTierConfig& config, const TierFormat& format)
       url_(parse_remote_url(config.url)),
       tls_(make_remote_tls(url_.is_tls, config.tls)),
       max_value_bytes_(max_remote_value_bytes(format.block_size_bytes)),
-      host_(url_.host, url_.port),
-      read_connection_(url_, host_, stop_reads_, tls_.get()),
-      write_connection_(url_, host_, stop_writes_, tls_.get()),
+      read_nodes_(url_, tls_.get(), timeouts(config), stop_reads_),
+      write_nodes_(url_, tls_.get(), timeouts(config), stop_writes_),
       staging_(format.block_size_bytes, config.staging_size_bytes),
       read_breaker_(config.first_retry_ms, config.max_retry_ms),
       write_breaker_(config.first_retry_ms, config.max_retry_ms),
@@ -177,40 +179,23 @@ TierStats RemoteTier::stats() const {
   return stats;
 }
 
-// With a deadline of its own. A connection that the server closed since it was last used is opened
-// again, once.
-RemoteOutcome RemoteTier::exchange(RemoteConnection& connection, const RemoteExchange& exchange,
-                                   std::int64_t request_bytes) {
-  const std::int64_t timeout_ms =
-      config_.batch_timeout_ms + (request_bytes + exchange.max_reply_bytes) / kSlowestBytesPerMs;
-  bool any_reply = false;
+RemoteOutcome RemoteTier::exchange(RemoteNodes& nodes, const RemoteRequest& request, std::int64_t max_reply_bytes,
+                                   const RemoteNodes::OnReply& on_reply) {
   bool is_elsewhere = false;
-  RemoteExchange watched = exchange;
-  watched.on_reply = [&](int index, const RemoteReply& reply) {
-    any_reply = true;
-    is_elsewhere = is_elsewhere || reply.is_of_another();
-    exchange.on_reply(index, reply);
-  };
-  RemoteOutcome outcome = RemoteOutcome::kFailed;
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    if (!connection.is_fresh(config_.max_idle_ms * kNsPerMs)) connection.close();
-    const bool was_open = connection.is_open();
-    outcome = was_open ? RemoteOutcome::kOk
-                       : connection.open(steady_now_ns() + config_.connect_timeout_ms * kNsPerMs);
-    const std::int64_t start_ns = steady_now_ns();
-    if (outcome == RemoteOutcome::kOk)
-      outcome = connection.exchange(watched, start_ns + timeout_ms * kNsPerMs);
-    if (outcome == RemoteOutcome::kOk) {
-      // The PING that put it on may have come at a slow moment.
-      const double seconds = static_cast<double>(steady_now_ns() - start_ns) / kNsPerSecond;
-      const std::lock_guard lock(mutex_);
-      round_trip_seconds_ = std::min(round_trip_seconds_, seconds);
-    }
-    if (outcome != RemoteOutcome::kFailed || !was_open || any_reply) break;
-  }
+  const RemoteOutcome outcome =
+      nodes.exchange(request, max_reply_bytes, [&](int command, const RemoteReply& reply) {
+        is_elsewhere = is_elsewhere || reply.is_of_another();
+        on_reply(command, reply);
+      });
   if (is_elsewhere) leave_server();
-  if (outcome != RemoteOutcome::kOk)
-    turn_off(outcome, connection.error(), &connection == &read_connection_ ? read_breaker_ : write_breaker_);
+  if (outcome == RemoteOutcome::kOk) {
+    // The PING that put it on may have come at a slow moment.
+    const double seconds = static_cast<double>(nodes.exchange_ns()) / kNsPerSecond;
+    const std::lock_guard lock(mutex_);
+    round_trip_seconds_ = std::min(round_trip_seconds_, seconds);
+  } else {
+    turn_off(outcome, nodes.error(), &nodes == &read_nodes_ ? read_breaker_ : write_breaker_);
+  }
   return outcome;
 }
 
@@ -237,8 +222,8 @@ void RemoteTier::turn_off(RemoteOutcome outcome, const std::string& reason, Tier
 }
 
 // Its work was given up, in the middle of an answer, perhaps.
-void RemoteTier::rest_without_memory(RemoteConnection& connection, TierBreaker& breaker) {
-  connection.close();
+void RemoteTier::rest_without_memory(RemoteNodes& nodes, TierBreaker& breaker) {
+  nodes.close();
   try {
     turn_off(RemoteOutcome::kFailed, "no memory", breaker);
   } catch (const std::bad_alloc&) {
@@ -252,9 +237,8 @@ void RemoteTier::leave_server() {
     const std::lock_guard lock(mutex_);
     if (!leave_breaker_.fail(steady_now_ns())) return;
   }
-  host_.forget();
-  read_connection_.leave();
-  write_connection_.leave();
+  read_nodes_.leave();
+  write_nodes_.leave();
 }
 
 void RemoteTier::stop_writes(const std::string& reason) {

@@ -16,8 +16,7 @@
 
 #include "kv/tier.h"
 #include "kv/tiers/read_rate.h"
-#include "kv/tiers/remote_connection.h"
-#include "kv/tiers/remote_host.h"
+#include "kv/tiers/remote_nodes.h"
 #include "kv/tiers/remote_tls.h"
 #include "kv/tiers/remote_url.h"
 #include "kv/tiers/tier_breaker.h"
@@ -44,7 +43,7 @@ struct RemoteTierConfig {
   int max_retry_ms = 30'000;
 };
 
-// Two connections, each with a thread: one reads, one writes and, while the tier is off, looks
+// Two connections, to each node of a cluster, each with a thread: one reads, one writes and, while the tier is off, looks
 // whether the server is there again. Values that have the right length already are not sent again.
 //
 // Faults: whatever a key holds, it is this block or a miss. A server that does not answer in time,
@@ -99,15 +98,15 @@ class RemoteTier final : public KvTier {
   TierAnswer read_batch(const TierRead& read, std::size_t first, std::size_t count);
   TierAnswer finish_batch(std::span<const TierBlock> blocks, const Batch& batch);
 
-  RemoteOutcome exchange(RemoteConnection& connection, const RemoteExchange& exchange,
-                         std::int64_t request_bytes);
+  RemoteOutcome exchange(RemoteNodes& nodes, const RemoteRequest& request, std::int64_t max_reply_bytes,
+                         const RemoteNodes::OnReply& on_reply);
   std::string key_of(const TierBlock& block) const;
   std::size_t blocks_per_batch() const;
-  // breaker: of the connection that failed.
+  // breaker: of whom what failed was asked.
   void turn_off(RemoteOutcome outcome, const std::string& reason, TierBreaker& breaker);
   void stop_writes(const std::string& reason);
   void leave_server();
-  void rest_without_memory(RemoteConnection& connection, TierBreaker& breaker);
+  void rest_without_memory(RemoteNodes& nodes, TierBreaker& breaker);
   // When the writer looks, while off, whether the server is there again.
   std::int64_t probe_at_ns() const { return std::max(read_breaker_.off_until_ns(), write_breaker_.off_until_ns()); }
 
@@ -118,11 +117,10 @@ class RemoteTier final : public KvTier {
   const std::int64_t max_value_bytes_;
   std::atomic<bool> stop_reads_{false};
   std::atomic<bool> stop_writes_{false};
-  RemoteHost host_;
-  RemoteConnection read_connection_;   // reader's
-  RemoteConnection write_connection_;  // writer's
-  std::vector<int> batch_;             // writer's, with room from the start
-  std::vector<Touched> touched_;       // the same
+  RemoteNodes read_nodes_;        // reader's
+  RemoteNodes write_nodes_;       // writer's
+  std::vector<int> batch_;        // writer's, with room from the start
+  std::vector<Touched> touched_;  // the same
 
   mutable std::mutex mutex_;  // of all that follows, but for the threads
   std::condition_variable read_wake_;

@@ -44,7 +44,7 @@ void RemoteTier::read_loop() {
     try {
       if (!skip) answer = read_blocks(read);
     } catch (const std::bad_alloc&) {
-      rest_without_memory(read_connection_, read_breaker_);
+      rest_without_memory(read_nodes_, read_breaker_);
     }
     lock.lock();
     if (skip) ++stats_.num_missed;
@@ -63,19 +63,15 @@ TierAnswer RemoteTier::read_blocks(const TierRead& read) {
 TierAnswer RemoteTier::read_batch(const TierRead& read, std::size_t first, std::size_t count) {
   using Result = Batch::Result;
   const auto block_bytes = static_cast<std::size_t>(format_.block_size_bytes);
-  std::string request;
+  RemoteRequest request;
   // One byte more than the longest right value, so that a longer one shows.
   for (const TierBlock& block : read.blocks.subspan(first, count))
-    append_command(request, {"GETRANGE", key_of(block), "0", std::to_string(max_value_bytes_)});
+    request.add({"GETRANGE", key_of(block), "0", std::to_string(max_value_bytes_)});
   Batch batch;
   batch.results.assign(count, Result::kUnanswered);
-  RemoteExchange fetch{
-      .pieces = {std::as_bytes(std::span(request))},
-      .num_replies = static_cast<int>(count),
-      .max_reply_bytes = static_cast<std::int64_t>(count) * (max_value_bytes_ + kReplyFrameBytes)};
-  fetch.on_reply = [&](int index, const RemoteReply& reply) {
-    const std::size_t i = first + static_cast<std::size_t>(index);
-    Result& result = batch.results[static_cast<std::size_t>(index)];
+  const auto on_reply = [&](int command, const RemoteReply& reply) {
+    const std::size_t i = first + static_cast<std::size_t>(command);
+    Result& result = batch.results[static_cast<std::size_t>(command)];
     if (reply.kind == RemoteReply::Kind::kNil ||
         (reply.kind == RemoteReply::Kind::kString && reply.bytes.empty())) {
       result = Result::kMissing;
@@ -92,8 +88,7 @@ TierAnswer RemoteTier::read_batch(const TierRead& read, std::size_t first, std::
     }
   };
   const std::int64_t start_ns = steady_now_ns();
-  const RemoteOutcome outcome =
-      exchange(read_connection_, fetch, static_cast<std::int64_t>(request.size()));
+  const RemoteOutcome outcome = exchange(read_nodes_, request, max_value_bytes_ + kReplyFrameBytes, on_reply);
   // Loading, no rights: as good as not there.
   if (!batch.refusal.empty()) turn_off(RemoteOutcome::kFailed, batch.refusal, read_breaker_);
   batch.elapsed_ns = steady_now_ns() - start_ns;

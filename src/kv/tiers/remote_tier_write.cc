@@ -19,10 +19,6 @@ namespace {
 constexpr std::int64_t kMaxShortReplyBytes = 1024;
 constexpr std::size_t kMaxGone = 65536;
 
-std::span<const std::byte> bytes_of(std::string_view text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
-}
-
 }  // namespace
 
 void RemoteTier::write_loop() {
@@ -76,7 +72,7 @@ bool RemoteTier::unlocked(std::unique_lock<std::mutex>& lock, const Work& work) 
   try {
     work();
   } catch (const std::bad_alloc&) {
-    rest_without_memory(write_connection_, write_breaker_);
+    rest_without_memory(write_nodes_, write_breaker_);
     is_done = false;
   }
   lock.lock();
@@ -84,8 +80,7 @@ bool RemoteTier::unlocked(std::unique_lock<std::mutex>& lock, const Work& work) 
 }
 
 void RemoteTier::probe() {
-  const RemoteOutcome outcome =
-      write_connection_.open(steady_now_ns() + config_.connect_timeout_ms * kNsPerMs);
+  const RemoteOutcome outcome = write_nodes_.open();
   if (outcome != RemoteOutcome::kOk) {
     bool was_on;
     {
@@ -93,14 +88,14 @@ void RemoteTier::probe() {
       was_on = read_breaker_.pause_ns() == 0 && write_breaker_.pause_ns() == 0;
     }
     // Once, not for every attempt.
-    if (was_on) spdlog::warn("remote tier {}: {}", url_.display(), write_connection_.error());
-    turn_off(outcome, write_connection_.error(), write_breaker_);
+    if (was_on) spdlog::warn("remote tier {}: {}", url_.display(), write_nodes_.error());
+    turn_off(outcome, write_nodes_.error(), write_breaker_);
     return;
   }
   {
     const std::lock_guard lock(mutex_);
     is_on_ = true;
-    round_trip_seconds_ = static_cast<double>(write_connection_.round_trip_ns()) / kNsPerSecond;
+    round_trip_seconds_ = static_cast<double>(write_nodes_.round_trip_ns()) / kNsPerSecond;
   }
   spdlog::info("remote tier {}: on", url_.display());
 }
@@ -119,27 +114,21 @@ std::vector<int> RemoteTier::write_batch(const std::vector<int>& buffers) {
 
 void RemoteTier::send_touches(const std::vector<Touched>& blocks) {
   const std::string ttl = std::to_string(config_.ttl_seconds);
-  std::string request;
+  RemoteRequest request;
   for (const Touched& touched : blocks) {
     TierBlock block;
     block.digest = touched.digest;
     block.group = touched.group;
     if (config_.ttl_seconds > 0) {
-      append_command(request, {"EXPIRE", key_of(block), ttl});
+      request.add({"EXPIRE", key_of(block), ttl});
     } else {
-      append_command(request, {"TOUCH", key_of(block)});
+      request.add({"TOUCH", key_of(block)});
     }
   }
   std::vector<bool> is_gone(blocks.size(), false);
-  RemoteExchange renew{
-      .pieces = {bytes_of(request)},
-      .num_replies = static_cast<int>(blocks.size()),
-      .max_reply_bytes = static_cast<std::int64_t>(blocks.size()) * kMaxShortReplyBytes};
-  renew.on_reply = [&](int index, const RemoteReply& reply) {
-    is_gone[static_cast<std::size_t>(index)] =
-        reply.kind == RemoteReply::Kind::kInteger && reply.integer == 0;
-  };
-  exchange(write_connection_, renew, static_cast<std::int64_t>(request.size()));
+  exchange(write_nodes_, request, kMaxShortReplyBytes, [&](int command, const RemoteReply& reply) {
+    is_gone[static_cast<std::size_t>(command)] = reply.kind == RemoteReply::Kind::kInteger && reply.integer == 0;
+  });
   const std::lock_guard lock(mutex_);
   // What is not used again would stay in it for ever.
   if (gone_.size() > kMaxGone) gone_.clear();
@@ -151,25 +140,17 @@ void RemoteTier::send_touches(const std::vector<Touched>& blocks) {
 
 // Those that have no value of a right length, or one that was wrong, are missing.
 RemoteOutcome RemoteTier::find_stored(const std::vector<int>& buffers, std::vector<int>& missing) {
-  std::string request;
-  for (const int buffer : buffers)
-    append_command(request, {"STRLEN", key_of(staging_.block(buffer))});
+  RemoteRequest lookup;
+  for (const int buffer : buffers) lookup.add({"STRLEN", key_of(staging_.block(buffer))});
   std::vector<std::int64_t> lengths(buffers.size(), 0);
-  RemoteExchange lookup{
-      .pieces = {bytes_of(request)},
-      .num_replies = static_cast<int>(buffers.size()),
-      .max_reply_bytes = static_cast<std::int64_t>(buffers.size()) * kMaxShortReplyBytes};
-  lookup.on_reply = [&](int index, const RemoteReply& reply) {
-    if (reply.kind == RemoteReply::Kind::kInteger)
-      lengths[static_cast<std::size_t>(index)] = reply.integer;
+  const auto on_length = [&](int command, const RemoteReply& reply) {
+    if (reply.kind == RemoteReply::Kind::kInteger) lengths[static_cast<std::size_t>(command)] = reply.integer;
   };
-  const RemoteOutcome outcome =
-      exchange(write_connection_, lookup, static_cast<std::int64_t>(request.size()));
+  const RemoteOutcome outcome = exchange(write_nodes_, lookup, kMaxShortReplyBytes, on_length);
   if (outcome != RemoteOutcome::kOk) return outcome;
   const auto plain_bytes =
       format_.block_size_bytes + static_cast<std::int64_t>(kRecordHeaderSizeBytes);
-  std::string renewal;
-  RemoteExchange renew;
+  RemoteRequest renewal;
   {
     const std::lock_guard lock(mutex_);
     for (std::size_t i = 0; i < buffers.size(); ++i) {
@@ -180,29 +161,18 @@ RemoteOutcome RemoteTier::find_stored(const std::vector<int>& buffers, std::vect
       if (wrong_.contains(BlockKey(block.digest, block.group)) || !may_be_right) {
         missing.push_back(buffers[i]);
       } else if (config_.ttl_seconds > 0) {
-        append_command(renewal, {"EXPIRE", key_of(block), std::to_string(config_.ttl_seconds)});
-        ++renew.num_replies;
+        renewal.add({"EXPIRE", key_of(block), std::to_string(config_.ttl_seconds)});
       }
     }
   }
-  if (renew.num_replies == 0) return outcome;
-  renew.pieces = {bytes_of(renewal)};
-  renew.max_reply_bytes = renew.num_replies * kMaxShortReplyBytes;
-  renew.on_reply = [](int, const RemoteReply&) {};
-  return exchange(write_connection_, renew, static_cast<std::int64_t>(renewal.size()));
+  if (renewal.num_commands() == 0) return outcome;
+  return exchange(write_nodes_, renewal, kMaxShortReplyBytes, [](int, const RemoteReply&) {});
 }
 
 std::vector<int> RemoteTier::send_blocks(const std::vector<int>& buffers) {
   std::vector<RemoteValue> values;
-  std::vector<std::string> heads;
-  std::int64_t request_bytes = 0;
-  RemoteExchange store{
-      .pieces = {},
-      .num_replies = static_cast<int>(buffers.size()),
-      .max_reply_bytes = static_cast<std::int64_t>(buffers.size()) * kMaxShortReplyBytes};
-  // Reserved, since the pieces point into them.
-  values.reserve(buffers.size());
-  heads.reserve(buffers.size());
+  values.reserve(buffers.size());  // since the request points into them
+  RemoteRequest store;
   for (const int buffer : buffers) {
     const TierBlock& block = staging_.block(buffer);
     const std::span<const std::byte> bytes = staging_.bytes(buffer);
@@ -210,31 +180,23 @@ std::vector<int> RemoteTier::send_blocks(const std::vector<int>& buffers) {
         values.emplace_back(encode_remote_value(format_, block, bytes, config_.compression_level));
     const std::span<const std::byte> payload =
         value.compressed.empty() ? bytes : std::span<const std::byte>(value.compressed);
-    std::string& head = heads.emplace_back();
-    const std::size_t size_bytes = value.header.size() + payload.size();
     if (config_.ttl_seconds > 0) {
-      const std::string ttl = std::to_string(config_.ttl_seconds);
-      append_command_head(head, {"SETEX", key_of(block), ttl}, size_bytes);
+      store.add({"SETEX", key_of(block), std::to_string(config_.ttl_seconds)}, value.header, payload);
     } else {
-      append_command_head(head, {"SET", key_of(block)}, size_bytes);
-    }
-    for (const std::span<const std::byte> piece :
-         {bytes_of(head), std::span<const std::byte>(value.header), payload, bytes_of("\r\n")}) {
-      store.pieces.push_back(piece);
-      request_bytes += static_cast<std::int64_t>(piece.size());
+      store.add({"SET", key_of(block)}, value.header, payload);
     }
   }
   std::vector<bool> is_stored(buffers.size(), false);
   std::string refusal;
-  store.on_reply = [&](int index, const RemoteReply& reply) {
+  const auto on_reply = [&](int command, const RemoteReply& reply) {
     if (reply.kind == RemoteReply::Kind::kStatus) {
-      is_stored[static_cast<std::size_t>(index)] = true;
+      is_stored[static_cast<std::size_t>(command)] = true;
     } else {
       refusal =
           reply.kind == RemoteReply::Kind::kError ? printable(reply.text()) : "no answer to SET";
     }
   };
-  const RemoteOutcome outcome = exchange(write_connection_, store, request_bytes);
+  const RemoteOutcome outcome = exchange(write_nodes_, store, kMaxShortReplyBytes, on_reply);
   if (!refusal.empty()) stop_writes(refusal);
   std::vector<int> unsent;
   const std::lock_guard lock(mutex_);

@@ -56,17 +56,20 @@ std::string take_host(std::string_view& rest) {
     host = rest.substr(0, rest.find(':'));
     rest.remove_prefix(host.size());
   }
-  const auto is_allowed = [&](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '-' || c == '_' || (is_bracketed && c == ':');
-  };
   if (host.empty()) fail("the host is missing");
-  if (host.size() > kMaxHost || !std::all_of(host.begin(), host.end(), is_allowed))
-    fail("the host is not a name or an address");
+  if (!is_host(host)) fail("the host is not a name or an address");
   return std::string(host);
 }
 
 }  // namespace
+
+bool is_host(std::string_view text) {
+  const auto is_allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '-' ||
+           c == '_' || c == ':';
+  };
+  return !text.empty() && text.size() <= kMaxHost && std::ranges::all_of(text, is_allowed);
+}
 
 std::string RemoteUrl::display() const {
   return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port)

@@ -20,6 +20,9 @@ struct RemoteUrl {
   std::string display() const;
 };
 
+// Whether it is a name or, without brackets, an address, as far as letters can tell.
+bool is_host(std::string_view text);
+
 // Throws Error{kInvalidArgument} that says what is wrong, never with the password. %XX in user and
 // password is decoded.
 RemoteUrl parse_remote_url(std::string_view url);
