@@ -12,7 +12,7 @@ namespace larder {
 // comments from # to the line's end; a rule goes on over lines within parentheses or where its line ends with |
 // or the next one begins with it.
 // Throws Error{kInvalidArgument} that says what is wrong and in which line: syntax, a rule that is not defined or
-// twice, no root; Error{kTooLarge} as GrammarBuilder does. A rule that begins with itself, finish() refuses so.
+// twice, no root; Error{kTooLarge} as GrammarBuilder does.
 Fragment add_gbnf(GrammarBuilder& builder, std::string_view text);
 
 }  // namespace larder

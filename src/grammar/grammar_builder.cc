@@ -9,68 +9,9 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "grammar/paths_to_ends.h"
 
 namespace larder {
-// Which nodes reach their rule's end by the edges that are added. Linear: every edge is looked at once, from its target
-// back.
-class PathsToEnds {
- public:
-  explicit PathsToEnds(std::size_t num_nodes) : places_(num_nodes, kNone) {}
-
-  void add_edge(GrammarNode from, const GrammarEdge& edge) { at(edge.target).incoming.push_back({from, edge}); }
-  void add_end(GrammarNode node) { mark(node); }
-
-  void follow() {
-    while (!marked_.empty()) {
-      const GrammarNode node = marked_.back();
-      marked_.pop_back();
-      const State state = std::exchange(at(node), {.reaches = true});  // nobody asks again for what leads there
-      for (const auto& [from, edge] : state.incoming) {
-        const bool waits = edge.kind == GrammarEdge::Kind::kCall && !this->from(edge.callee);
-        waits ? at(edge.callee).waiting.push_back(from) : mark(from);
-      }
-      for (const GrammarNode caller : state.waiting) mark(caller);
-    }
-  }
-
-  bool from(GrammarNode node) const { return places_[node] != kNone && states_[places_[node]].reaches; }
-  bool by(const GrammarEdge& edge) const {
-    return from(edge.target) && (edge.kind != GrammarEdge::Kind::kCall || from(edge.callee));
-  }
-
- private:
-  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
-
-  struct Incoming {
-    GrammarNode from;
-    GrammarEdge edge;
-  };
-  struct State {
-    std::vector<Incoming> incoming = {};
-    std::vector<GrammarNode> waiting = {};  // callers of the rule that begins here
-    bool reaches = false;
-  };
-
-  // Those of one schema may be few of many.
-  State& at(GrammarNode node) {
-    if (places_[node] == kNone) {
-      places_[node] = static_cast<std::uint32_t>(states_.size());
-      states_.emplace_back();
-    }
-    return states_[places_[node]];
-  }
-
-  void mark(GrammarNode node) {
-    if (at(node).reaches) return;
-    at(node).reaches = true;
-    marked_.push_back(node);
-  }
-
-  std::vector<std::uint32_t> places_;  // in states_
-  std::vector<State> states_;
-  std::vector<GrammarNode> marked_;  // and not followed yet
-};
-
 namespace {
 
 constexpr std::size_t kMaxEdgesPerNode = 4;  // on an average
@@ -78,18 +19,6 @@ constexpr std::size_t kMaxEdgesPerNode = 4;  // on an average
 std::uint64_t next_id() {
   static std::atomic<std::uint64_t> id{1};
   return id.fetch_add(1, std::memory_order_relaxed);
-}
-
-PathsToEnds paths_without_bytes(const Grammar& grammar) {
-  PathsToEnds paths(grammar.num_nodes());
-  for (GrammarNode node = 0; node < grammar.num_nodes(); ++node) {
-    for (const GrammarEdge& edge : grammar.edges(node)) {
-      if (edge.kind != GrammarEdge::Kind::kBytes) paths.add_edge(node, edge);
-    }
-    if (grammar.is_end(node)) paths.add_end(node);
-  }
-  paths.follow();
-  return paths;
 }
 
 // How many calls within calls it takes from each node to its rule's end, at least: the nodes of the fewest first, each
@@ -140,87 +69,6 @@ class LeastCalls {
   std::vector<std::vector<Incoming>> incoming_;
   std::vector<std::uint8_t> least_;
   std::array<std::vector<GrammarNode>, Grammar::kNoEnd> nodes_of_;  // that are to be looked at, by the number of calls
-};
-
-// Whether a rule calls itself before any byte: it could never end.
-class LeftCalls {
- public:
-  LeftCalls(const Grammar& grammar, std::span<const GrammarRule> rules)
-      : grammar_(grammar),
-        empty_paths_(paths_without_bytes(grammar)),
-        states_(grammar.num_nodes()),
-        is_seen_(grammar.num_nodes()) {
-    for (const GrammarRule& rule : rules) begins_.push_back(rule.begin);
-  }
-
-  // Rules that call each other so, in order; none = there are no such.
-  std::vector<GrammarNode> find_cycle() {
-    for (const GrammarNode begin : begins_) {
-      if (std::vector<GrammarNode> cycle = cycle_from(begin); !cycle.empty()) return cycle;
-    }
-    return {};
-  }
-
- private:
-  enum class State : std::uint8_t { kNew, kOpen, kClosed };
-  struct Visit {
-    GrammarNode rule;
-    std::vector<GrammarNode> calls;
-    std::size_t next_call = 0;
-  };
-
-  std::vector<GrammarNode> cycle_from(GrammarNode first) {
-    if (states_[first] != State::kNew) return {};
-    std::vector<Visit> path;
-    open(first, path);
-    while (!path.empty()) {
-      Visit& visit = path.back();
-      if (visit.next_call == visit.calls.size()) {
-        states_[visit.rule] = State::kClosed;
-        path.pop_back();
-        continue;
-      }
-      const GrammarNode callee = visit.calls[visit.next_call++];
-      if (states_[callee] == State::kOpen) {
-        std::vector<GrammarNode> cycle;
-        for (auto begin = std::ranges::find(path, callee, &Visit::rule); begin != path.end(); ++begin)
-          cycle.push_back(begin->rule);
-        return cycle;
-      }
-      if (states_[callee] == State::kNew) open(callee, path);
-    }
-    return {};
-  }
-
-  void open(GrammarNode rule, std::vector<Visit>& path) {
-    states_[rule] = State::kOpen;
-    path.push_back({rule, calls_before_bytes(rule)});
-  }
-
-  // Of the rule that begins there; no other one has its nodes.
-  std::vector<GrammarNode> calls_before_bytes(GrammarNode begin) {
-    std::vector<GrammarNode> calls;
-    std::vector<GrammarNode> open{begin};
-    while (!open.empty()) {
-      const GrammarNode node = open.back();
-      open.pop_back();
-      if (is_seen_[node]) continue;
-      is_seen_[node] = true;
-      for (const GrammarEdge& edge : grammar_.edges(node)) {
-        if (edge.kind == GrammarEdge::Kind::kBytes) continue;
-        const bool calls_rule = edge.kind == GrammarEdge::Kind::kCall;
-        if (calls_rule) calls.push_back(edge.callee);
-        if (!calls_rule || empty_paths_.from(edge.callee)) open.push_back(edge.target);
-      }
-    }
-    return calls;
-  }
-
-  const Grammar& grammar_;
-  const PathsToEnds empty_paths_;
-  std::vector<GrammarNode> begins_;
-  std::vector<State> states_;  // by where the rule begins
-  std::vector<bool> is_seen_;
 };
 
 }  // namespace
@@ -490,6 +338,7 @@ bool GrammarBuilder::prune(Fragment whole) {
 
 Grammar GrammarBuilder::finish(Fragment whole) {
   const GrammarRule first = rule(whole);
+  replace_left_recursion();
   Grammar grammar;
   grammar.start_ = first.begin;
   grammar.id_ = next_id();
@@ -506,14 +355,6 @@ Grammar GrammarBuilder::finish(Fragment whole) {
   }
   grammar.first_edges_.push_back(static_cast<std::uint32_t>(grammar.edges_.size()));
   for (const GrammarRule& each : rules_) grammar.nodes_[each.end].is_end = true;
-  if (const auto cycle = LeftCalls(grammar, rules_).find_cycle(); !cycle.empty()) {
-    constexpr const char* kReason = "begins with itself (left recursion), so that it would never end";
-    for (const GrammarNode begin : cycle) {
-      if (const auto name = names_.find(begin); name != names_.end())
-        throw_invalid("{} {}; repeat with * instead", name->second, kReason);
-    }
-    throw_invalid("{}", kReason);
-  }
   const std::vector<std::uint8_t> least_calls = LeastCalls(grammar).find();
   for (std::size_t i = 0; i < least_calls.size(); ++i) grammar.nodes_[i].least_calls = least_calls[i];
   nodes_.clear();

@@ -95,8 +95,8 @@ class GrammarBuilder {
   // that it calls must be defined. False: nothing would be left of it, and it stays as it is.
   bool prune(Fragment whole);
 
-  // The language of that part; the builder is empty then. Throws Error{kInvalidArgument} where a rule calls
-  // itself before any byte, as nothing could ever follow.
+  // The language of that part; the builder is empty then. Rules may begin with themselves (left recursion), but
+  // one of those that has no end throws Error{kInvalidArgument}.
   Grammar finish(Fragment whole);
 
  private:
@@ -106,7 +106,10 @@ class GrammarBuilder {
     bool is_rule_end = false;
   };
 
+  class LeftCorners;
+
   void add_edge(GrammarNode from, const GrammarEdge& edge);
+  void replace_left_recursion();
   GrammarNode behind_empty(GrammarNode node) const;
   PathsToEnds paths_to_ends(Fragment whole, std::span<const Replaceable> parts,
                             std::vector<GrammarNode>* come_to = nullptr) const;
