@@ -64,7 +64,7 @@ class ConstraintTest : public testing::Test {
 
   std::shared_ptr<const Constraint> expression(const char* expression) const {
     GrammarBuilder builder;
-    const Fragment whole = add_regex(builder, expression, RegexText::kPlain, true);
+    const Fragment whole = add_regex(builder, expression, TextForm::kPlain, true);
     return std::make_shared<const Constraint>(builder.finish(whole), trie_);
   }
 

@@ -80,7 +80,7 @@ class JsonConjunction::ValueFilter {
     for (const Json* pattern : obeyed([&] { return said.patterns(); })) {
       (void)obeyed([&] { return string_at(*pattern); });
       try {
-        patterns_.push_back(said.grammar_of(*pattern, RegexText::kPlain));
+        patterns_.push_back(said.grammar_of(*pattern, TextForm::kPlain));
       } catch (const SchemaFault&) {
       }
     }
@@ -272,7 +272,7 @@ std::vector<const Json*> JsonConjunction::patterns() const {
   const bool has_format = !patterns.empty() && format() != nullptr;
   std::erase_if(patterns, [&](const Json* pattern) {
     try {
-      if (has_format) (void)grammar_of(*pattern, RegexText::kJsonString);
+      if (has_format) (void)grammar_of(*pattern, TextForm::kJsonString);
       return false;
     } catch (const SchemaFault&) {
       return true;
@@ -281,10 +281,10 @@ std::vector<const Json*> JsonConjunction::patterns() const {
   return patterns;
 }
 
-Grammar JsonConjunction::grammar_of(const Json& pattern, RegexText text) const {
+Grammar JsonConjunction::grammar_of(const Json& pattern, TextForm form) const {
   GrammarBuilder builder;
   try {
-    const Fragment whole = add_regex(builder, string_at(pattern), text, false);
+    const Fragment whole = add_regex(builder, string_at(pattern), form, false);
     document_.take_steps(builder.num_nodes());
     return builder.finish(whole);
   } catch (const Error& error) {

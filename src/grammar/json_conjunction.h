@@ -52,7 +52,7 @@ class JsonConjunction {
   // One that cannot be read does not count beside a format that can, and says the same.
   std::vector<const nlohmann::ordered_json*> patterns() const;
   // Of the strings that it matches, in no other grammar.
-  Grammar grammar_of(const nlohmann::ordered_json& pattern, RegexText text) const;
+  Grammar grammar_of(const nlohmann::ordered_json& pattern, TextForm form) const;
 
  private:
   class ValueFilter;

@@ -269,7 +269,7 @@ class Compiler {
     const JsonConjunction said(document_, choice.set, *choice.place);
     for (const Json* pattern : said.all("pattern")) {
       try {
-        (void)said.grammar_of(*pattern, RegexText::kJsonString);
+        (void)said.grammar_of(*pattern, TextForm::kJsonString);
       } catch (const SchemaFault&) {
         return true;
       }
@@ -337,7 +337,7 @@ class Compiler {
 
   Fragment regex(std::string_view expression, const Json& place) {
     try {
-      return parts_.quoted(add_regex(builder_, expression, RegexText::kJsonString, false));
+      return parts_.quoted(add_regex(builder_, expression, TextForm::kJsonString, false));
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kInvalidArgument) throw;
       fail_at(place, error.message());
@@ -361,7 +361,7 @@ class Compiler {
                 fmt::format("is written with {} to {} characters here, which minLength and maxLength have to permit",
                             format->shortest, format->longest));
       }
-      return parts_.quoted(add_regex(builder_, format->expression, RegexText::kJsonString, true));
+      return parts_.quoted(add_regex(builder_, format->expression, TextForm::kJsonString, true));
     }
     return length.min > 0 || length.max ? parts_.string_of_length(length) : parts_.any_string();
   }
@@ -370,7 +370,7 @@ class Compiler {
   static bool has_every_length(const JsonConjunction& said, const Json& pattern, const Repetitions& length) {
     if (length.max || length.min > 1) return false;
     if (length.min == 0) return true;
-    const Grammar alone = said.grammar_of(pattern, RegexText::kJsonString);
+    const Grammar alone = said.grammar_of(pattern, TextForm::kJsonString);
     return !GrammarState(alone).is_whole();
   }
 

@@ -18,9 +18,9 @@ namespace {
 
 enum Where { kAnywhere, kWholly };
 
-Grammar grammar_of(std::string_view expression, RegexText text = RegexText::kPlain, Where where = kWholly) {
+Grammar grammar_of(std::string_view expression, TextForm form = TextForm::kPlain, Where where = kWholly) {
   GrammarBuilder builder(std::size_t{1} << 17);
-  return builder.finish(add_regex(builder, expression, text, where == kWholly));
+  return builder.finish(add_regex(builder, expression, form, where == kWholly));
 }
 
 bool matches(const Grammar& grammar, std::string_view text) {
@@ -32,19 +32,19 @@ bool matches(const Grammar& grammar, std::string_view text) {
 }
 
 void expect_whole(std::string_view expression, const std::vector<std::string>& yes, const std::vector<std::string>& no,
-                  RegexText text = RegexText::kPlain) {
-  const Grammar grammar = grammar_of(expression, text);
+                  TextForm form = TextForm::kPlain) {
+  const Grammar grammar = grammar_of(expression, form);
   for (const std::string& each : yes) EXPECT_TRUE(matches(grammar, each)) << expression << " on " << each;
   for (const std::string& each : no) EXPECT_FALSE(matches(grammar, each)) << expression << " on " << each;
 }
 
 void expect_json(std::string_view expression, const std::vector<std::string>& yes, const std::vector<std::string>& no) {
-  expect_whole(expression, yes, no, RegexText::kJsonString);
+  expect_whole(expression, yes, no, TextForm::kJsonString);
 }
 
 void expect_search(std::string_view expression, const std::vector<std::string>& yes,
                    const std::vector<std::string>& no) {
-  const Grammar grammar = grammar_of(expression, RegexText::kPlain, kAnywhere);
+  const Grammar grammar = grammar_of(expression, TextForm::kPlain, kAnywhere);
   for (const std::string& each : yes) EXPECT_TRUE(matches(grammar, each)) << expression << " on " << each;
   for (const std::string& each : no) EXPECT_FALSE(matches(grammar, each)) << expression << " on " << each;
 }
@@ -58,7 +58,7 @@ std::string utf8(char32_t code_point) {
 void expect_error(std::string_view expression, const std::string& what, std::size_t character) {
   for (const Where where : {kWholly, kAnywhere}) {
     try {
-      grammar_of(expression, RegexText::kPlain, where);
+      grammar_of(expression, TextForm::kPlain, where);
       ADD_FAILURE() << expression << " is taken";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument) << expression;
@@ -223,13 +223,13 @@ TEST(Regex, AJsonStringHasEscapes) {
   expect_json("\\s+", {" \\t\\n\\u000b", "\u3000"}, {"\t", "\\u0020"});
   expect_json(".*", {"", "a\\\"b", "\\t"}, {"\\n", "\\r", "\u2028", "\""});
   expect_json("\"a|\"b|\\\\c|\\nd", {"\\\"a", "\\\"b", "\\\\c", "\\nd"}, {"\\\"c", "\\na"});
-  const Grammar search = grammar_of("\"", RegexText::kJsonString, kAnywhere);
+  const Grammar search = grammar_of("\"", TextForm::kJsonString, kAnywhere);
   for (const char* text : {"\\\"", "a\\\"", "\\\\\\\"\\n", "\\\"\\\""}) EXPECT_TRUE(matches(search, text)) << text;
   for (const char* text : {"", "\\\\", "\"", "\\\"\"", "\\\\\""}) EXPECT_FALSE(matches(search, text)) << text;
 }
 
 std::uint16_t num_free_behind(std::string_view expression, std::string_view text, Where where,
-                              RegexText kind = RegexText::kJsonString) {
+                              TextForm kind = TextForm::kJsonString) {
   const Grammar grammar = grammar_of(expression, kind, where);
   GrammarState state(grammar);
   for (const char byte : text) EXPECT_TRUE(state.push(static_cast<std::uint8_t>(byte)));
@@ -243,7 +243,7 @@ TEST(Regex, FreeCharactersAreToldOnlyWhereAllAre) {
   EXPECT_EQ(num_free_behind("^a", "", kAnywhere), 0);
   EXPECT_EQ(num_free_behind("^a", "a", kAnywhere), Grammar::kAnyNumber);
   EXPECT_EQ(num_free_behind("^a$", "", kAnywhere), 0);
-  EXPECT_EQ(num_free_behind("a", "", kAnywhere, RegexText::kPlain), 0);
+  EXPECT_EQ(num_free_behind("a", "", kAnywhere, TextForm::kPlain), 0);
   for (const char* expression : {"[^]*", "[\\s\\S]+", "[^\"\\\\]*", "[^\\x00-\\x1f]{1,}x", "[\\d\\D]*a"}) {
     EXPECT_EQ(num_free_behind(expression, "", kWholly), Grammar::kAnyNumber) << expression;
     EXPECT_EQ(num_free_behind(expression, "xyz", kWholly), Grammar::kAnyNumber) << expression;
@@ -298,7 +298,8 @@ TEST(Regex, ErrorsSayWhatAndWhere) {
   expect_error("(?!e)", "lookahead", 1);
   expect_error("a(?<=e)", "lookbehind", 2);
   expect_error("a(?<!e)", "lookbehind", 2);
-  expect_error("\u20ac(?i:e)", "a group of an unknown kind", 2);
+  expect_error("\u20ac(?x:e)", "a group of an unknown kind", 2);
+  expect_error("\u20ac(?i=e)", "a group of an unknown kind", 2);
   expect_error("(?", "a ( without its )", 1);
   expect_error("(?<>a)", "a group without a proper name", 1);
   expect_error("(?<a-b>a)", "a group without a proper name", 1);
@@ -419,7 +420,7 @@ TEST(Regex, ThousandsOfAlternativesAreFewPlaces) {
   const auto begin = std::chrono::steady_clock::now();
   std::string expression = "^(";
   for (int i = 0; i < 5000; ++i) expression += fmt::format("{}word\u4e00{}", i == 0 ? "" : "|", i * 17);
-  const Grammar grammar = grammar_of(expression + ")$", RegexText::kJsonString, kAnywhere);
+  const Grammar grammar = grammar_of(expression + ")$", TextForm::kJsonString, kAnywhere);
   EXPECT_TRUE(matches(grammar, "word\u4e0084983"));
   EXPECT_FALSE(matches(grammar, "word\u4e0084984"));
   EXPECT_EQ(GrammarState(grammar).num_places(), 1u);
@@ -432,7 +433,7 @@ TEST(Regex, TimeGrowsWithTheExpression) {
        {repeated("[^a]", 5000), repeated("\\W", 5000), "[" + repeated("\\W", 20000) + "]", repeated("a|", 50000),
         repeated("^(a)$|", 20000), repeated("(a)", 20000), "[" + repeated("a-z", 50000) + "]", repeated("^", 100000),
         std::string(100, '(') + repeated("a", 20000) + repeated(")$", 100) + repeated("$", 50000)}) {
-    EXPECT_NO_THROW(grammar_of(expression, RegexText::kJsonString, kAnywhere)) << expression.substr(0, 10);
+    EXPECT_NO_THROW(grammar_of(expression, TextForm::kJsonString, kAnywhere)) << expression.substr(0, 10);
   }
   EXPECT_LT(seconds_since(begin), 20.0);
 }
@@ -500,7 +501,7 @@ TEST(Regex, MatchesWhatTheStandardLibraryMatches) {
   for (int round = 0; round < 400; ++round) {
     const std::string whole = random.alternatives(2), part = random.anchored(2);
     const std::regex whole_regex(whole, kSyntax), part_regex(part, kSyntax);
-    const Grammar whole_grammar = grammar_of(whole), part_grammar = grammar_of(part, RegexText::kPlain, kAnywhere);
+    const Grammar whole_grammar = grammar_of(whole), part_grammar = grammar_of(part, TextForm::kPlain, kAnywhere);
     for (int i = 0; i < 30; ++i) {
       const std::string text = random.text();
       const bool is_match = std::regex_match(text, whole_regex);
@@ -511,6 +512,49 @@ TEST(Regex, MatchesWhatTheStandardLibraryMatches) {
   }
   EXPECT_GT(num_matching, 1000);
   EXPECT_GT(num_others, 1000);
+}
+
+TEST(Regex, Flags) {
+  expect_whole("(?i:ab)c", {"abc", "ABc", "aBc"}, {"abC"});
+  expect_whole("a(?i)b[c-e]|f", {"ab" "d", "aBD", "F", "f"}, {"ABD"});
+  expect_whole("(?i)^Ab$", {"ab", "AB"}, {""});
+  expect_whole("(a(?i)b)c", {"abc", "aBc"}, {"aBC", "ABc"});
+  expect_whole("(?i:a(?-i:b))", {"Ab", "ab"}, {"aB"});
+  expect_whole("(?i:[^a-c])", {"d", "D", "1"}, {"a", "B"});
+  expect_whole("(?i:@[`{])", {"@`", "@{"}, {"`@"});
+  expect_whole("(?s:.).", {"\na", "aa"}, {"a\n"});
+  expect_whole("(?si:.A)", {"\na", "\nA"}, {"\nb"});
+  expect_whole("(?P<year>[0-9]{2})-(?<month>[0-9]{2})", {"26-12"}, {"2612"});
+  expect_json("(?i:a\\nb)", {R"(A\nB)"}, {"a\nb"});
+}
+
+void expect_python(std::string_view expression, const std::vector<std::string>& yes, const std::vector<std::string>& no,
+                   RegexFlags flags = {}) {
+  GrammarBuilder builder;
+  const Grammar grammar = builder.finish(add_python_regex(builder, expression, TextForm::kPlain, flags));
+  for (const std::string& each : yes) EXPECT_TRUE(matches(grammar, each)) << expression << " on " << each;
+  for (const std::string& each : no) EXPECT_FALSE(matches(grammar, each)) << expression << " on " << each;
+}
+
+TEST(Regex, Python) {
+  expect_python(".+", {"a\r\u2028"}, {"\n", ""});
+  expect_python("a{,2}", {"", "a", "aa"}, {"aaa", "a{,2}"});
+  expect_python("{[a-z]+}]", {"{ab}]"}, {"{}]"});
+  expect_python("a{b}{2}{,}", {"a{b}}{,}"}, {"a{b}{b}"});
+  expect_python("[]a]+[^]a]", {"]a]b"}, {"b", "]]"});
+  expect_python("[a\\]b-]", {"a", "]", "b", "-"}, {"\\"});
+  expect_python(R"(\U0001F600\a\/)", {"\U0001F600\a/"}, {});
+  expect_python(R"(^(?P<month>May|June)\s+\d{1,2}$)", {"May 12"}, {"May"});
+  expect_python("a b # one\n [ #] \\ c", {"ab  c", "ab# c"}, {"a b"}, {.is_verbose = true});
+  expect_python("a.b", {"A\nB"}, {"AB"}, {.ignores_case = true, .dot_is_any = true});
+  for (const char* anchored : {"^a", "a$", "(a$)", "b|^a", "(?i)^a"}) {
+    GrammarBuilder builder;
+    EXPECT_THROW(add_python_regex(builder, anchored, TextForm::kPlain, {.is_within = true}), Error) << anchored;
+  }
+  for (const char* broken : {"[]", "[^]", "a**", "{2}", "(?P=n)", "(?<!a)b", "(?=a)", "\\Z", "(?>a)"}) {
+    GrammarBuilder builder;
+    EXPECT_THROW(add_python_regex(builder, broken, TextForm::kPlain), Error) << broken;
+  }
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ class TokenMasksTest : public testing::Test {
 
   Constraint constraint_of_expression(const char* expression) const {
     GrammarBuilder builder;
-    const Fragment whole = add_regex(builder, expression, RegexText::kPlain, true);
+    const Fragment whole = add_regex(builder, expression, TextForm::kPlain, true);
     return {builder.finish(whole), trie_};
   }
 

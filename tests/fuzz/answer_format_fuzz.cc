@@ -38,8 +38,8 @@ std::shared_ptr<const larder::TokenTrie> vocabulary() {
 }
 
 Fragment read(GrammarBuilder& builder, char kind, std::string_view text) {
-  if (kind == 'r') return larder::add_regex(builder, text, larder::RegexText::kPlain, true);
-  if (kind == 'p') return larder::add_regex(builder, text, larder::RegexText::kJsonString, false);
+  if (kind == 'r') return larder::add_regex(builder, text, larder::TextForm::kPlain, true);
+  if (kind == 'p') return larder::add_regex(builder, text, larder::TextForm::kJsonString, false);
   if (kind == 'g') return larder::add_gbnf(builder, text);
   larder::JsonParts parts(builder);
   nlohmann::ordered_json schema;

@@ -80,7 +80,7 @@ class AnswerGrammar {
     const AnswerFormat& format = rules_.format;
     switch (format.kind) {
       case AnswerFormat::Kind::kRegex:
-        return add_regex(builder_, format.source, RegexText::kPlain, true);
+        return add_regex(builder_, format.source, TextForm::kPlain, true);
       case AnswerFormat::Kind::kChoice:
         return parts_.one_of(format.choices);
       case AnswerFormat::Kind::kGrammar:
