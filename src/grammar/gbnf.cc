@@ -62,7 +62,7 @@ class GbnfParser {
     if (token_.kind == Kind::kClose) throw_invalid("line {}: the ) has no ( before it", token_.line);
     throw_invalid(
         "line {}: a rule is expected, as name ::= ..., and not '{}'; one goes on in the next line only behind | "
-        "or within parentheses; this is GBNF, Lark's notation is not read",
+        "or within parentheses; this is GBNF, in Lark's notation all rules are name: ...",
         token_.line, printable(token_.text));
   }
 
@@ -102,16 +102,8 @@ class GbnfParser {
   Fragment repeated(Fragment part, const Repetitions& times) {
     if (times.min == 0 && !times.max) return builder_.any_number(part);
     if (times.min == 0 && times.max == 1u) return builder_.optional(part);
-    if (times.min == 1 && !times.max) return at_least_once(part);
+    if (times.min == 1 && !times.max) return builder_.at_least_once(part);
     return builder_.repeat(builder_.rule(part), times);
-  }
-
-  Fragment at_least_once(Fragment part) {
-    const Fragment whole{builder_.add_node(), builder_.add_node()};
-    builder_.add_empty(whole.begin, part.begin);
-    builder_.add_empty(part.end, part.begin);
-    builder_.add_empty(part.end, whole.end);
-    return whole;
   }
 
   Fragment parse_element() {

@@ -65,8 +65,8 @@ void GbnfLexer::fail_at_character() const {
   if (c == '\'') throw_invalid("line {}: a literal is written in double quotes, not in single ones", line_);
   // Lark's notation has % as well.
   if (c == ':' || c == '=' || c == '%') {
-    throw_invalid("line {}: a rule is written as name ::= ..., and nothing else has a :, = or %; this is GBNF, Lark's "
-                  "notation is not read",
+    throw_invalid("line {}: a rule is written as name ::= ..., and nothing else has a :, = or %; this is GBNF, in Lark's "
+                  "notation all rules are name: ...",
                   line_);
   }
   throw_invalid("line {}: unexpected character '{}'", line_, printable(text_.substr(at_, 1)));

@@ -168,6 +168,14 @@ Fragment GrammarBuilder::any_number(Fragment part) {
   return whole;
 }
 
+Fragment GrammarBuilder::at_least_once(Fragment part) {
+  const Fragment whole{add_node(), add_node()};
+  add_empty(whole.begin, part.begin);
+  add_empty(part.end, part.begin);
+  add_empty(part.end, whole.end);
+  return whole;
+}
+
 Fragment GrammarBuilder::repeat(const GrammarRule& rule, Repetitions times) {
   CHECK(!times.max || times.min <= *times.max, times.min);
   const Fragment whole{add_node(), add_node()};

@@ -65,6 +65,7 @@ class GrammarBuilder {
   Fragment choice(std::initializer_list<Fragment> parts) { return choice(std::span(parts.begin(), parts.size())); }
   Fragment optional(Fragment part);
   Fragment any_number(Fragment part);
+  Fragment at_least_once(Fragment part);
   // A node for each time where there is a bound. min must not be above max.
   Fragment repeat(const GrammarRule& rule, Repetitions times);
 

@@ -84,6 +84,8 @@ def test_many_at_once_and_choices(server):
     ({"structured_outputs": {"regex": "(yes|no)!"}}, "(yes|no)!"),
     ({"guided_grammar": 'root ::= "the " [a-z]{2,8} "."'}, "the [a-z]{2,8}\\."),
     ({"grammar": 'root ::= item ("," item){2}\nitem ::= [0-9]'}, "[0-9],[0-9],[0-9]"),
+    ({"guided_grammar": 'start: list\nlist: list "," N | N\nN: "1".."3"~2\n%import common.WS_INLINE\n'}, "[1-3]{2}(,[1-3]{2})*"),
+    ({"structured_outputs": {"grammar": '%llguidance {}\n\nstart: "Say: " Q\nQ: "yes"\n     | /n[oO]/\n'}}, "Say: (yes|n[oO])"),
     ({"structured_outputs": {"json": {"enum": ["a", "b"]}}}, '"[ab]"'),
 ])
 def test_the_words_of_other_servers(server, extra, pattern):
@@ -190,6 +192,7 @@ def test_anthropic(claude):
     ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"properties": {"a": {"not": {}}}}}}}, "response_format.json_schema.schema.properties.a.not"),
     ({"guided_regex": "a(?=b)"}, "guided_regex"),
     ({"guided_grammar": "root ::= root"}, "guided_grammar"),
+    ({"structured_outputs": {"grammar": "start: a\n%declare b"}}, "structured_outputs.grammar"),
     ({"response_format": {"type": "json_object"}, "ignore_eos": True}, "ignore_eos"),
     ({"response_format": {"type": "json_object"}, "min_tokens": 5}, "min_tokens"),
     ({"tool_choice": "required"}, "tool_choice"),

@@ -8,8 +8,9 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "fuzz_target.h"
-#include "grammar/gbnf.h"
+#include "grammar/grammar_text.h"
 #include "grammar/json_schema.h"
+#include "grammar/lark.h"
 #include "grammar/regex.h"
 #include "grammar/token_masks.h"
 
@@ -40,7 +41,9 @@ std::shared_ptr<const larder::TokenTrie> vocabulary() {
 Fragment read(GrammarBuilder& builder, char kind, std::string_view text) {
   if (kind == 'r') return larder::add_regex(builder, text, larder::TextForm::kPlain, true);
   if (kind == 'p') return larder::add_regex(builder, text, larder::TextForm::kJsonString, false);
-  if (kind == 'g') return larder::add_gbnf(builder, text);
+  if (kind == 'g') return larder::add_grammar(builder, text);
+  if (kind == 'l') return larder::add_lark(builder, text, larder::TextForm::kJsonString);
+  if (kind == 'y') return larder::add_python_regex(builder, text, larder::TextForm::kJsonString);
   larder::JsonParts parts(builder);
   nlohmann::ordered_json schema;
   try {

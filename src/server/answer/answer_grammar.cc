@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "grammar/gbnf.h"
 #include "grammar/grammar_state.h"
+#include "grammar/grammar_text.h"
 #include "grammar/json_parts.h"
 #include "grammar/json_schema.h"
 #include "grammar/regex.h"
@@ -84,7 +84,7 @@ class AnswerGrammar {
       case AnswerFormat::Kind::kChoice:
         return parts_.one_of(format.choices);
       case AnswerFormat::Kind::kGrammar:
-        return add_gbnf(builder_, format.source);
+        return add_grammar(builder_, format.source);
       default:
         return add_json_schema(parts_, format.schema, format.field);
     }
