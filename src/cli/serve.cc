@@ -81,7 +81,7 @@ std::unique_ptr<KvEventPublisher> publisher_of(const ServeOptions& options, cons
   KvEventPublisherConfig config = options.memory.kv_events;
   if (config.endpoint.empty()) return nullptr;
   config.format = options.memory.kv_events_format == "map" ? KvEventFormat::kMap : KvEventFormat::kArray;
-  if (config.topic.empty()) {
+  if (!options.memory.has_kv_events_topic) {
     std::array<char, 256> host{};
     ::gethostname(host.data(), host.size() - 1);
     config.topic = fmt::format("kv@{}:{}@{}", host.data(), port, model_name);

@@ -21,9 +21,13 @@ void add_kv_event_options(CLI::App& command, ServerMemoryOptions& options) {
       ->check(not_empty())
       ->needs(events);
   command
-      .add_option("--kv-events-topic", options.kv_events.topic,
-                  "What the messages begin with (default kv@HOST:PORT@MODEL)")
-      ->check(not_empty())
+      .add_option_function<std::string>(
+          "--kv-events-topic",
+          [&options](const std::string& topic) {
+            options.kv_events.topic = topic;
+            options.has_kv_events_topic = true;
+          },
+          "What the messages begin with, \"\" as vLLM has it (default kv@HOST:PORT@MODEL)")
       ->needs(events);
   command
       .add_option("--kv-events-format", options.kv_events_format,

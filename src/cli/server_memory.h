@@ -17,6 +17,7 @@ struct ServerMemoryOptions {
   std::string anticipate = "auto";
   UpstreamOptions upstream;
   KvEventPublisherConfig kv_events;  // endpoint "" = nobody is told
+  bool has_kv_events_topic = false;  // it may be "" then
   std::string kv_events_format = "map";
 
   bool anticipates() const { return anticipate != "off"; }

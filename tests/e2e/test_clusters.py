@@ -155,6 +155,15 @@ def test_the_topic_has_the_port_that_is_bound(model):
         assert router.topics == {f"kv@{socket.gethostname()}:{server.port}@smollm2"} and server.port != 0
 
 
+@pytest.mark.parametrize("topic", ["", "kv@10.0.0.1:8080@m"])
+def test_the_topic_can_be_said(model, topic):
+    """vLLM's is empty, and its router takes no other."""
+    with told("-c", "512", "--kv-events-topic", topic, model=model) as (_, router):
+        assert router.poll_until(lambda: router.topics)
+        assert router.topics == {topic}
+
+
+
 def test_routers_hear_of_evictions(model):
     # Room for few of the prompts.
     with told("-c", "512", "--kv-size", "12MiB", model=model) as (server, router):
