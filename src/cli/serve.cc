@@ -25,6 +25,7 @@
 #include "server/http/endpoint.h"
 #include "server/http/http_server.h"
 #include "server/report/kv_event_publisher.h"
+#include "server/unix_time.h"
 #include "server/utf8.h"
 
 namespace larder {
@@ -86,6 +87,9 @@ std::unique_ptr<KvEventPublisher> publisher_of(const ServeOptions& options, cons
     ::gethostname(host.data(), host.size() - 1);
     config.topic = fmt::format("kv@{}:{}@{}", host.data(), port, model_name);
   }
+  // A process's numbers are above those of the one before it: to routers that pass over what seems old (Dynamo) its
+  // messages come behind a gap, as do those that they have missed.
+  config.first_sequence = unix_time_us();
   return std::make_unique<KvEventPublisher>(std::move(config));
 }
 

@@ -16,6 +16,12 @@ inline std::int64_t unix_time_s() {
       .count();
 }
 
+inline std::uint64_t unix_time_us() {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
+                                        std::chrono::system_clock::now().time_since_epoch())
+                                        .count());
+}
+
 inline double exact_unix_time_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }

@@ -108,10 +108,10 @@ class Subscriber:
         topic, sequence, payload = self.socket.recv_multipart()
         self.topics.add(topic.decode())
         sequence = int.from_bytes(sequence, "big")
-        if sequence < self.next_sequence:  # known from a replay, or the server has started anew
-            if sequence > 0:
-                return []
-        elif sequence > self.next_sequence and self.replay_endpoint:
+        # As Dynamo does: what is not above all before is known from a replay. A server that has started anew is above it.
+        if sequence < self.next_sequence:
+            return []
+        if sequence > self.next_sequence and self.replay_endpoint:
             self.catch_up()
             if sequence < self.next_sequence:
                 return []

@@ -164,6 +164,24 @@ def test_the_topic_can_be_said(model, topic):
 
 
 
+def test_routers_notice_a_restart(model):
+    """Although they take only numbers above those that they have seen, as Dynamo does."""
+    at = [f"tcp://127.0.0.1:{free_port()}" for _ in range(2)]
+    options = ("-c", "2048", "--kv-events", at[0], "--kv-events-replay", at[1])
+    other = TEXT[::-1]
+    with Subscriber(*at) as router:
+        with serving(*options, model=model) as server:
+            tokens, others = tokens_of(server, TEXT), tokens_of(server, other)
+            complete(server, TEXT)
+            assert router.poll_until(lambda: router.has_prompt(tokens) == len(tokens) // 16 * 16)
+        last = router.next_sequence
+        with serving(*options, model=model) as server:
+            assert router.poll_until(lambda: not router.stored) and router.next_sequence > last + 100
+            complete(server, other)
+            assert router.poll_until(lambda: router.has_prompt(others) == len(others) // 16 * 16)
+            assert router.has_prompt(tokens) == 0
+
+
 def test_routers_hear_of_evictions(model):
     # Room for few of the prompts.
     with told("-c", "512", "--kv-size", "12MiB", model=model) as (server, router):

@@ -188,6 +188,7 @@ class KvEventPublisher::Impl {
   bool send_queued();
   void send_batch(const KvEvents& events);
   void send_clear();
+  void greet();
   void send(const std::vector<std::uint8_t>& payload);
   void keep(zmq::message_t payload);
   void wait();
@@ -216,12 +217,15 @@ class KvEventPublisher::Impl {
   std::vector<KvEvents> taken_;
   std::deque<Message> buffer_;  // the latest, for replays
   std::size_t buffered_bytes_ = 0;
-  std::uint64_t next_sequence_ = 0;
+  std::uint64_t next_sequence_ = config_.first_sequence;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   bool has_warned_ = false;
   // Routers may believe in blocks whose removal they were not told of. Once they are cleared, they do not know what
   // is still there until it is stored anew: that loses hits, and a hit believed in vain would lose more.
   bool must_clear_ = true;
+  // Who subscribes later learns by a message, be it empty, that it has missed those before, and asks for them.
+  bool must_greet_ = false;
+  std::chrono::steady_clock::time_point may_greet_ = begin_;
   bool is_replay_asked_ = false;
 
   std::thread thread_;
@@ -295,6 +299,7 @@ void KvEventPublisher::Impl::run() {
       // First, so that a process's first message is this one alone.
       if (must_clear_) send_clear();
       if (!send_queued()) return;
+      greet();
       // After what was pushed before it was asked for.
       if (is_replay_asked_) answer_replay();
     } catch (const std::exception& error) {  // memory: what was to be sent is lost
@@ -347,6 +352,15 @@ void KvEventPublisher::Impl::send_clear() {
   must_clear_ = false;
 }
 
+// Seldom, so that who comes and goes takes no room from what is kept.
+void KvEventPublisher::Impl::greet() {
+  const auto now = std::chrono::steady_clock::now();
+  if (!must_greet_ || now < may_greet_) return;
+  send(encode_kv_events({}, exact_unix_time_s(), config_.format));
+  must_greet_ = false;
+  may_greet_ = now + kRetryInterval;
+}
+
 void KvEventPublisher::Impl::send(const std::vector<std::uint8_t>& payload) {
   // All frames before the first is sent: none may be missing behind it.
   zmq::message_t topic(config_.topic.data(), config_.topic.size());
@@ -375,7 +389,7 @@ void KvEventPublisher::Impl::wait() {
   std::array<zmq::pollitem_t, 3> items = {{{nullptr, wake_.get(), ZMQ_POLLIN, 0},
                                            {publisher_->handle(), 0, ZMQ_POLLIN, 0},
                                            {replay_ ? replay_->handle() : nullptr, 0, ZMQ_POLLIN, 0}}};
-  zmq::poll(items.data(), replay_ ? 3 : 2, must_clear_ ? kRetryInterval : std::chrono::milliseconds(-1));
+  zmq::poll(items.data(), replay_ ? 3 : 2, must_clear_ || must_greet_ ? kRetryInterval : std::chrono::milliseconds(-1));
   if (items[0].revents != 0) wake_.reset();
   if (items[1].revents != 0) read_subscriptions();
   is_replay_asked_ = replay_ && items[2].revents != 0;
@@ -384,7 +398,10 @@ void KvEventPublisher::Impl::wait() {
 void KvEventPublisher::Impl::read_subscriptions() {
   for (zmq::message_t message; publisher_->recv(message, zmq::recv_flags::dontwait);) {
     const bool is_new = message.size() > 0 && message.data<std::uint8_t>()[0] == 1;
-    if (is_new && std::chrono::steady_clock::now() < begin_ + config_.return_time) must_clear_ = true;
+    if (!is_new) continue;
+    const bool may_return = std::chrono::steady_clock::now() < begin_ + config_.return_time;
+    must_clear_ = must_clear_ || may_return;
+    must_greet_ = must_greet_ || (!may_return && replay_);
   }
 }
 

@@ -16,6 +16,7 @@ struct KvEventPublisherConfig {
   std::string endpoint;         // tcp://HOST:PORT or ipc://PATH; HOST may be *, PORT 0
   std::string replay_endpoint;  // empty: nothing is sent again
   std::string topic;
+  std::uint64_t first_sequence = 0;  // the number of the first message
   KvEventFormat format = KvEventFormat::kMap;
   std::size_t buffer_bytes = std::size_t{16} << 20;  // of the latest messages, to be sent again
   // Who subscribes so soon may have known a former process, and has missed the first message: AllBlocksCleared comes again.

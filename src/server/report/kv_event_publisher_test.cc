@@ -150,9 +150,11 @@ class KvEventPublisherTest : public testing::Test {
       publisher.push({stored(0)});
       ++num_pushed;
     } while (zmq::poll(&item, 1, std::chrono::milliseconds(20)) == 0 && num_pushed < 1000);
-    while (read(subscriber).sequence < num_pushed && !HasFailure()) {
+    // Behind the first one, which clears, and with one that greets.
+    const std::uint64_t last = publisher.replay_endpoint().empty() ? num_pushed : num_pushed + 1;
+    while (read(subscriber).sequence < last && !HasFailure()) {
     }
-    return num_pushed + 1;
+    return last + 1;
   }
 
   zmq::context_t context_;
@@ -193,6 +195,36 @@ TEST_F(KvEventPublisherTest, SubscribersThatReturnAreToldToForget) {
   EXPECT_EQ(read(second), (Received{3, kCleared}));
   publisher.push({stored(1)});
   EXPECT_EQ(read(second), (Received{4, decode({stored(1)}, KvEventFormat::kMap)}));
+}
+
+// Who comes later has missed what came before, and cannot know it without a message that comes behind.
+TEST_F(KvEventPublisherTest, SubscribersThatComeLateAreTold) {
+  KvEventPublisherConfig soon = config();
+  soon.return_time = std::chrono::milliseconds(0);
+  KvEventPublisher publisher(soon);
+  publisher.push({stored(0)});
+  ASSERT_EQ(replay(publisher, 0).size(), 2u);
+  zmq::socket_t first = connect(zmq::socket_type::sub, publisher.endpoint());
+  EXPECT_EQ(read(first), (Received{2, Json::array()}));
+  // The second one within a second, too, but not at once.
+  const auto begin = std::chrono::steady_clock::now();
+  zmq::socket_t second = connect(zmq::socket_type::sub, publisher.endpoint());
+  EXPECT_EQ(read(second), (Received{3, Json::array()}));
+  EXPECT_GT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(500));
+  EXPECT_EQ(read(first).sequence, 3u);
+  EXPECT_EQ(replay(publisher, 0).size(), 4u);
+}
+
+TEST_F(KvEventPublisherTest, CountsFromWhereItIsTold) {
+  KvEventPublisherConfig later = config();
+  later.first_sequence = 1'800'000'000'000'000;
+  KvEventPublisher publisher(later);
+  publisher.push({stored(0)});
+  const Json kStored = decode({stored(0)}, KvEventFormat::kMap);
+  const std::vector<Received> right = {{later.first_sequence, kCleared}, {later.first_sequence + 1, kStored}};
+  EXPECT_EQ(replay(publisher, 0), right);  // from before it, too: what a former process had is gone
+  EXPECT_EQ(replay(publisher, later.first_sequence + 1).size(), 1u);
+  EXPECT_EQ(publisher.stats().num_messages, 2u);
 }
 
 TEST_F(KvEventPublisherTest, TellsArrays) {
