@@ -78,7 +78,8 @@ class KvEventsTo {
 };
 
 // port: that is bound. nullptr: nobody is to be told.
-std::unique_ptr<KvEventPublisher> publisher_of(const ServeOptions& options, const std::string& model_name, int port) {
+std::unique_ptr<KvEventPublisher> publisher_of(const ServeOptions& options, const ServerConfig& server,
+                                               const std::string& model_name, int port) {
   KvEventPublisherConfig config = options.memory.kv_events;
   if (config.endpoint.empty()) return nullptr;
   config.format = options.memory.kv_events_format == "map" ? KvEventFormat::kMap : KvEventFormat::kArray;
@@ -90,6 +91,7 @@ std::unique_ptr<KvEventPublisher> publisher_of(const ServeOptions& options, cons
   // A process's numbers are above those of the one before it: to routers that pass over what seems old (Dynamo) its
   // messages come behind a gap, as do those that they have missed.
   config.first_sequence = unix_time_us();
+  config.plain_salt = ApiKeys(server.api_keys, server.api_key_groups).common_salt();
   return std::make_unique<KvEventPublisher>(std::move(config));
 }
 
@@ -140,7 +142,7 @@ void serve(const ServeOptions& options) {
                     .workers = runtime.workers(),
                     .metadata = describe(runtime.file())};
   if (config.upstream) announce_upstream(*config.upstream, model);
-  const std::unique_ptr<KvEventPublisher> publisher = publisher_of(options, model.name, place.port());
+  const std::unique_ptr<KvEventPublisher> publisher = publisher_of(options, config, model.name, place.port());
   model.kv_events = publisher.get();
   const KvEventsTo events_to(runtime.engine(), publisher.get());
   {

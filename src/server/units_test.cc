@@ -142,6 +142,17 @@ TEST(Salt, DependsOnKeyAndClient) {
   EXPECT_EQ(derive_salt(a, "x").size(), 32u);
 }
 
+TEST(Salt, IsCommonToKeysOfOneCache) {
+  const auto a = ApiKeys({"a"}).match("Bearer a");
+  EXPECT_EQ(ApiKeys({}).common_salt(), "");
+  EXPECT_EQ(ApiKeys({"a"}).common_salt(), derive_salt(a, ""));
+  EXPECT_EQ(ApiKeys({"a", "b"}).common_salt(), "");
+  const ApiKeys grouped({"a", "b"}, {{"a", "team"}, {"b", "team"}});
+  EXPECT_EQ(grouped.common_salt(), derive_salt(grouped.cache_owner(*a), ""));
+  EXPECT_NE(grouped.common_salt(), "");
+  EXPECT_EQ(ApiKeys({"a", "b"}, {{"a", "team"}}).common_salt(), "");
+}
+
 TEST(MemoryBudget, SharesAreGivenBack) {
   MemoryBudget budget(100);
   {

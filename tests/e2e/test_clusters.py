@@ -163,7 +163,6 @@ def test_the_topic_can_be_said(model, topic):
         assert router.topics == {topic}
 
 
-
 def test_routers_notice_a_restart(model):
     """Although they take only numbers above those that they have seen, as Dynamo does."""
     at = [f"tcp://127.0.0.1:{free_port()}" for _ in range(2)]
@@ -180,6 +179,23 @@ def test_routers_notice_a_restart(model):
             complete(server, other)
             assert router.poll_until(lambda: router.has_prompt(others) == len(others) // 16 * 16)
             assert router.has_prompt(tokens) == 0
+
+
+def test_one_key_of_all_clients_is_no_salt(model, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("alone\n")
+    with told("-c", "2048", "--api-key-file", keys, key="alone", model=model) as (server, router):
+        tokens = tokens_of(server, TEXT)
+        complete(server, TEXT)
+        assert router.poll_until(lambda: router.has_prompt(tokens) == len(tokens) // 16 * 16)
+        assert all(block.extra_keys is None for block in router.stored.values())
+        complete(server, TEXT, cache_salt="tenant")
+        assert router.poll_until(lambda: any(block.extra_keys for block in router.stored.values()))
+    keys.write_text("one\nother\n")
+    with told("-c", "2048", "--api-key-file", keys, key="one", model=model) as (server, router):
+        complete(server, TEXT)
+        assert router.poll_until(lambda: router.stored)
+        assert router.has_prompt(tokens) == 0 and any(block.extra_keys for block in router.stored.values())
 
 
 def test_routers_hear_of_evictions(model):

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/beast/core/string.hpp>
 #include <cstddef>
 #include <fstream>
@@ -52,6 +53,13 @@ ApiKeys::ApiKeys(const std::vector<std::string>& keys,
 Digest ApiKeys::cache_owner(const Digest& key) const {
   const auto group = groups_.find(key);
   return group == groups_.end() ? key : group->second;
+}
+
+std::string ApiKeys::common_salt() const {
+  if (digests_.empty()) return {};
+  const Digest owner = cache_owner(digests_[0]);
+  const bool is_one = std::ranges::all_of(digests_, [&](const Digest& key) { return cache_owner(key) == owner; });
+  return is_one ? derive_salt(owner, {}) : std::string();
 }
 
 std::optional<Digest> ApiKeys::match(std::string_view authorization) const {

@@ -26,6 +26,8 @@ class ApiKeys {
   std::optional<Digest> match_key(std::string_view key) const;
   // Whose cache a key's requests use: its own, or its group's.
   Digest cache_owner(const Digest& key) const;
+  // That of the requests which send no salt, where all keys share one cache, or there are none; else "", which none has.
+  std::string common_salt() const;
 
  private:
   std::vector<Digest> digests_;

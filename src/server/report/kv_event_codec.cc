@@ -56,16 +56,15 @@ bool continues(const KvEvent& event, const KvEvent& before) {
 
 // One entry for each block. As in vLLM a prompt's first one alone tells of the salt: all others follow it, so that
 // hits of one salt are not promised to another.
-Json extra_keys(const KvEvent& first, std::size_t num_blocks) {
-  static const Digest no_salt = salt_digest({});
-  if (first.salt == no_salt || !first.is_first) return nullptr;
+Json extra_keys(const KvEvent& first, std::size_t num_blocks, const Digest& plain_salt) {
+  if (first.salt == plain_salt || !first.is_first) return nullptr;
   Json keys = Json::array_t(num_blocks);
   keys[0] = Json::array({to_hex(first.salt).substr(0, 2 * kHashBytes)});
   return keys;
 }
 
 // events: of one kind, medium and group.
-Json encode_joined(std::span<const KvEvent> events, KvEventFormat format) {
+Json encode_joined(std::span<const KvEvent> events, KvEventFormat format, const Digest& plain_salt) {
   const KvEvent& first = events.front();
   if (first.kind == KvEvent::Kind::kCleared) return EventWriter("AllBlocksCleared", format).take();
   Json hashes = Json::array();
@@ -88,7 +87,7 @@ Json encode_joined(std::span<const KvEvent> events, KvEventFormat format) {
   stored.field("lora_id", nullptr);
   stored.field("medium", name_of(first.medium));
   stored.field("lora_name", nullptr);
-  stored.field("extra_keys", extra_keys(first, events.size()));
+  stored.field("extra_keys", extra_keys(first, events.size(), plain_salt));
   stored.field("group_idx", first.group);
   // Routers count what of a group that sees all is there, and want to be told which that is.
   stored.field("kv_cache_spec_kind", first.window == 0 ? "full_attention" : "sliding_window");
@@ -112,7 +111,8 @@ std::uint64_t kv_event_hash(const Digest& digest) {
   return hash;
 }
 
-std::vector<std::uint8_t> encode_kv_events(std::span<const KvEvent> events, double unix_s, KvEventFormat format) {
+std::vector<std::uint8_t> encode_kv_events(std::span<const KvEvent> events, double unix_s, KvEventFormat format,
+                                           const Digest& plain_salt) {
   Json encoded = Json::array();
   // Of one kind and medium, by groups: a block's parent is of its own group or of the first.
   std::vector<KvEvent> run;
@@ -126,7 +126,7 @@ std::vector<std::uint8_t> encode_kv_events(std::span<const KvEvent> events, doub
     for (std::span<const KvEvent> rest = run; !rest.empty();) {
       std::size_t num_joined = 1;
       while (num_joined < rest.size() && continues(rest[num_joined], rest[num_joined - 1])) ++num_joined;
-      encoded.push_back(encode_joined(rest.first(num_joined), format));
+      encoded.push_back(encode_joined(rest.first(num_joined), format, plain_salt));
       rest = rest.subspan(num_joined);
     }
   }

@@ -18,8 +18,10 @@ enum class KvEventFormat {
 std::uint64_t kv_event_hash(const Digest& digest);
 
 // A batch [unix_s, [event, ...], 0]; unix_s: seconds since 1970. Stored blocks of which each continues the one
-// before, and removed ones in a row, are one event where they are of one group. Thread: any.
-std::vector<std::uint8_t> encode_kv_events(std::span<const KvEvent> events, double unix_s, KvEventFormat format);
+// before, and removed ones in a row, are one event where they are of one group. plain_salt: of prompts whose blocks are
+// told without extra keys. Thread: any.
+std::vector<std::uint8_t> encode_kv_events(std::span<const KvEvent> events, double unix_s, KvEventFormat format,
+                                           const Digest& plain_salt);
 // A batch of one event, AllBlocksCleared: nothing told so far holds.
 std::vector<std::uint8_t> encode_kv_clear(double unix_s, KvEventFormat format);
 

@@ -72,6 +72,15 @@ TEST(KvEventCodec, SaltIsAKeyOfAPromptsFirstBlock) {
   EXPECT_EQ(events[0]["parent_block_hash"], nullptr);
 }
 
+// Where all clients have one key, a router cannot tell its salt from none.
+TEST(KvEventCodec, SaltOfAllClientsIsNone) {
+  const KvEvents peppered = {stored(0, 0, "pepper")};
+  EXPECT_EQ(decode(peppered, KvEventFormat::kMap, "pepper")[0]["extra_keys"], nullptr);
+  EXPECT_NE(decode(peppered, KvEventFormat::kMap, "salt")[0]["extra_keys"], nullptr);
+  const Json none = Json::array({Json::array({to_hex(salt_digest({})).substr(0, 16)})});
+  EXPECT_EQ(decode({stored(0)}, KvEventFormat::kMap, "pepper")[0]["extra_keys"], none);
+}
+
 TEST(KvEventCodec, JoinsWhatContinues) {
   const auto num_events = [](const KvEvents& events) { return decode(events, KvEventFormat::kMap).size(); };
   EXPECT_EQ(num_events({}), 0u);

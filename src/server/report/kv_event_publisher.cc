@@ -28,6 +28,7 @@
 #include "base/error.h"
 #include "base/port.h"
 #include "base/start_thread.h"
+#include "kv/cache/prefix_cache.h"
 #include "server/unix_time.h"
 
 namespace larder {
@@ -197,6 +198,7 @@ class KvEventPublisher::Impl {
   bool send_again(zmq::message_t& client, std::uint64_t sequence, zmq::message_t payload);
 
   const KvEventPublisherConfig config_;
+  const Digest plain_salt_ = salt_digest(config_.plain_salt);
   WakeFile wake_;
   std::optional<zmq::context_t> context_;  // outlives its sockets, and waits for what lingers in them
 
@@ -338,7 +340,7 @@ bool KvEventPublisher::Impl::send_queued() {
 }
 
 void KvEventPublisher::Impl::send_batch(const KvEvents& events) {
-  const std::vector<std::uint8_t> payload = encode_kv_events(events, exact_unix_time_s(), config_.format);
+  const std::vector<std::uint8_t> payload = encode_kv_events(events, exact_unix_time_s(), config_.format, plain_salt_);
   const auto count = [&](KvEvent::Kind kind) {
     return static_cast<std::uint64_t>(std::ranges::count(events, kind, &KvEvent::kind));
   };
@@ -356,7 +358,7 @@ void KvEventPublisher::Impl::send_clear() {
 void KvEventPublisher::Impl::greet() {
   const auto now = std::chrono::steady_clock::now();
   if (!must_greet_ || now < may_greet_) return;
-  send(encode_kv_events({}, exact_unix_time_s(), config_.format));
+  send(encode_kv_events({}, exact_unix_time_s(), config_.format, plain_salt_));
   must_greet_ = false;
   may_greet_ = now + kRetryInterval;
 }

@@ -18,6 +18,7 @@ struct KvEventPublisherConfig {
   std::string topic;
   std::uint64_t first_sequence = 0;  // the number of the first message
   KvEventFormat format = KvEventFormat::kMap;
+  std::string plain_salt{};  // that all prompts have which ask for none
   std::size_t buffer_bytes = std::size_t{16} << 20;  // of the latest messages, to be sent again
   // Who subscribes so soon may have known a former process, and has missed the first message: AllBlocksCleared comes again.
   std::chrono::milliseconds return_time{10'000};

@@ -282,7 +282,7 @@ TEST_F(KvEventPublisherTest, ReplaySurvivesWhoAsksAndGoes) {
 
 TEST_F(KvEventPublisherTest, KeepsTheLatestBytes) {
   KvEventPublisherConfig small = config();
-  const std::size_t message_bytes = encode_kv_events(KvEvents{removed(0)}, kNow, small.format).size();
+  const std::size_t message_bytes = encode_kv_events(KvEvents{removed(0)}, kNow, small.format, salt_digest({})).size();
   small.buffer_bytes = 4 * message_bytes + message_bytes / 2;  // a round number takes 4 bytes less as the time
   KvEventPublisher publisher(small);
   std::vector<Received> right;

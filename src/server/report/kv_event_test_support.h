@@ -62,6 +62,8 @@ inline Json events_of(const std::vector<std::uint8_t>& bytes) {
   return batch.at(1);
 }
 
-inline Json decode(const KvEvents& events, KvEventFormat format) { return events_of(encode_kv_events(events, kNow, format)); }
+inline Json decode(const KvEvents& events, KvEventFormat format, std::string_view plain_salt = {}) {
+  return events_of(encode_kv_events(events, kNow, format, salt_digest(plain_salt)));
+}
 
 }  // namespace larder::kv_event_test
