@@ -162,6 +162,7 @@ TEST(HttpAccess, NamesThatAreNotTheServersAreRefused) {
   const auto refused =
       closed.exchange("GET /v1/models HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n");
   EXPECT_EQ(refused.json()["error"]["code"], "host_not_allowed");
+  EXPECT_EQ(closed.exchange("GET /health HTTP/1.1\r\nHost: a_cluster\r\nConnection: close\r\n\r\n").status, 200);
   const auto absolute = closed.exchange(
       "GET http://evil.example/v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
   EXPECT_EQ(absolute.status, 403);
