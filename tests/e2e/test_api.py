@@ -207,6 +207,20 @@ def test_tokens_round_trip(server):
     assert chat["count"] == usage.prompt_tokens
 
 
+def test_a_router_sees_the_prompt_of_a_chat(server):
+    """Tools and all, from the body as it would go on."""
+    tool = {"type": "function", "function": {"name": "find", "description": "Finds a city.",
+                                             "parameters": {"type": "object", "properties": {"name": {"type": "string"}}}}}
+    ask = {"model": "smollm2", "messages": QUESTION, "tools": [tool], "max_tokens": 1, "stream": False}
+    rendered = server.post("/v1/chat/completions/render", ask).json()
+    assert rendered["request_id"].startswith("chatcmpl-") and rendered["model"] == "smollm2"
+    assert "Finds a city." in server.post("/detokenize", {"tokens": rendered["token_ids"]}).json()["prompt"]
+    usage = server.post("/v1/chat/completions", ask).json()["usage"]
+    assert len(rendered["token_ids"]) == usage["prompt_tokens"]
+    assert rendered["token_ids"] == server.post("/tokenize", ask).json()["tokens"]
+    assert server.post("/v1/chat/completions/render", {**ask, "messages": []}).status_code == 400
+
+
 def test_final_message_can_be_continued(server):
     messages = [*QUESTION, {"role": "assistant", "content": "The capital of France is"}]
     fields = {"messages": messages, "continue_final_message": True}

@@ -8,6 +8,7 @@
 #include "server/api/router.h"
 #include "server/api/web_page.h"
 #include "server/json_fields.h"
+#include "server/request_id.h"
 #include "server/unix_time.h"
 #include "server/upstream/upstream.h"
 #include "server/url.h"
@@ -82,6 +83,17 @@ Reply Router::tokenize(const HttpRequest& request, Mailbox::Wake wake) const {
       reply["token_strs"].push_back(to_valid_utf8(model_.tokenizer.token_text(token)));
     }
   }
+  return {json_response(reply), nullptr};
+}
+
+// As vLLM has it, for routers that look for a request's prompt among the blocks they know of.
+Reply Router::render_chat_request(const HttpRequest& request, Mailbox::Wake wake) const {
+  ChatRequest chat = parse_chat_request(parse_body(request), rules());
+  require_model(chat.options.model);
+  SettledChat settled;
+  if (auto errand = settle_chat(request, chat, settled)) return generate(request, *std::move(errand), std::move(wake));
+  Json reply = {{"request_id", "chatcmpl-" + make_request_id()}, {"model", model_.name}};
+  reply["token_ids"] = tokens_of_any_number(std::move(chat), model_);
   return {json_response(reply), nullptr};
 }
 

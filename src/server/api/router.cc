@@ -47,6 +47,7 @@ const Router::Route Router::kRoutes[] = {
     {"POST", "/v1/messages/count_tokens", false, true, false, true, &Router::count_tokens},
     {"GET", "/v1/models", false, false, true, true, &Router::models},
     {"GET", "/v1/models/", false, false, true, true, &Router::one_model},
+    {"POST", "/v1/chat/completions/render", false, true, false, true, &Router::render_chat_request},
     {"POST", "/tokenize", false, true, false, true, &Router::tokenize},
     {"POST", "/detokenize", false, true, false, true, &Router::detokenize},
     {"GET", "/tokenizer_info", false, false, true, true, &Router::tokenizer_info},

@@ -119,6 +119,7 @@ class Router {
   Reply messages(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply count_tokens(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply tokenize(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply render_chat_request(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply tokenizer_info(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply detokenize(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply models(const HttpRequest& request, Mailbox::Wake wake) const;
