@@ -191,6 +191,7 @@ class KvEventPublisher::Impl {
   void send_clear();
   void greet();
   void send(const std::vector<std::uint8_t>& payload);
+  void send(zmq::message_t kept);
   void keep(zmq::message_t payload);
   void wait();
   void read_subscriptions();
@@ -225,8 +226,11 @@ class KvEventPublisher::Impl {
   // Routers may believe in blocks whose removal they were not told of. Once they are cleared, they do not know what
   // is still there until it is stored anew: that loses hits, and a hit believed in vain would lose more.
   bool must_clear_ = true;
-  // Who subscribes later learns by a message, be it empty, that it has missed those before, and asks for them.
+  // Who subscribes later is told all again where all is kept, since some routers ask for no replay, or take only a whole
+  // one, and what is stored behind a block they do not know counts for nothing. Else it learns by an empty message that
+  // it has missed those before.
   bool must_greet_ = false;
+  std::uint64_t begins_ = config_.first_sequence;  // the first message of all that is to be known; it clears
   std::chrono::steady_clock::time_point may_greet_ = begin_;
   bool is_replay_asked_ = false;
 
@@ -354,20 +358,29 @@ void KvEventPublisher::Impl::send_clear() {
   must_clear_ = false;
 }
 
-// Seldom, so that who comes and goes takes no room from what is kept.
+// Seldom, so that who comes and goes takes neither the network nor what is kept.
 void KvEventPublisher::Impl::greet() {
   const auto now = std::chrono::steady_clock::now();
   if (!must_greet_ || now < may_greet_) return;
-  send(encode_kv_events({}, exact_unix_time_s(), config_.format, plain_salt_));
   must_greet_ = false;
-  may_greet_ = now + kRetryInterval;
+  may_greet_ = now + config_.greet_interval;
+  // More would not wait for a subscriber that is slow.
+  const bool has_all = !buffer_.empty() && buffer_.front().sequence == begins_ && buffer_.size() <= kSubscriberMessages / 2;
+  if (!has_all) return send(encode_kv_events({}, exact_unix_time_s(), config_.format, plain_salt_));
+  std::deque<Message> all = std::exchange(buffer_, {});
+  buffered_bytes_ = 0;
+  begins_ = next_sequence_;
+  for (Message& message : all) send(std::move(message.payload));
 }
 
 void KvEventPublisher::Impl::send(const std::vector<std::uint8_t>& payload) {
+  send(zmq::message_t(payload.data(), payload.size()));
+}
+
+void KvEventPublisher::Impl::send(zmq::message_t kept) {
   // All frames before the first is sent: none may be missing behind it.
   zmq::message_t topic(config_.topic.data(), config_.topic.size());
   zmq::message_t sequence = to_message(next_sequence_);
-  zmq::message_t kept(payload.data(), payload.size());
   zmq::message_t sent = shared(kept);
   num_messages_.fetch_add(1, std::memory_order_relaxed);
   publisher_->send(topic, zmq::send_flags::sndmore);

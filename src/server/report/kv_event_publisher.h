@@ -18,6 +18,8 @@ struct KvEventPublisherConfig {
   std::string topic;
   std::uint64_t first_sequence = 0;  // the number of the first message
   KvEventFormat format = KvEventFormat::kMap;
+  // Who subscribes later, and could ask for replays, is told of what came before, all subscribers with it.
+  std::chrono::milliseconds greet_interval{10'000};
   std::string plain_salt{};  // that all prompts have which ask for none
   std::size_t buffer_bytes = std::size_t{16} << 20;  // of the latest messages, to be sent again
   // Who subscribes so soon may have known a former process, and has missed the first message: AllBlocksCleared comes again.
@@ -25,7 +27,8 @@ struct KvEventPublisherConfig {
 };
 
 // A message for every push: topic, sequence number, batch. The first of a process is AllBlocksCleared, for routers
-// may still believe what a former process has told.
+// may still believe what a former process has told. Where there are replays, all that is kept is sent again, with new
+// numbers, to who subscribes late.
 class KvEventPublisher {
  public:
   // Events that wait to be sent. With more, all of them are dropped, and AllBlocksCleared is sent instead.
