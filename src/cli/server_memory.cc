@@ -51,7 +51,8 @@ void add_server_memory_options(CLI::App& command, ServerMemoryOptions& options) 
       ->check(CLI::Range(1, 1 << 20));
   command
       .add_option("--max-body-bytes", options.limits.max_body_bytes,
-                  "Bytes of one request, 1 KiB to 2 GiB (default 16 MiB)")
+                  "Bytes of one request, such as 32MiB: 1 KiB to 2 GiB (default 16 MiB)")
+      ->transform(CLI::AsSizeValue(false))
       ->check(CLI::Range(std::int64_t{1} << 10, std::int64_t{2} << 30));  // signed, for "-1"
   add_kv_event_options(command, options);
   add_upstream_options(command, options.upstream);

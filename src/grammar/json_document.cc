@@ -113,6 +113,14 @@ bool find_names(const Json& value, const Json* wanted, std::vector<std::string>&
   return false;
 }
 
+// type: of a schema, or null. Whether its numbers are all integers.
+bool has_only_integers(const Json* type) {
+  if (type == nullptr) return false;
+  if (!type->is_array()) return *type == "integer";
+  const auto has = [&](const char* name) { return std::ranges::find(*type, name) != type->end(); };
+  return has("integer") && !has("number");
+}
+
 }  // namespace
 
 void fail_at(const Json& place, std::string reason) { throw SchemaFault{.place = &place, .reason = std::move(reason)}; }
@@ -176,8 +184,10 @@ SchemaWords::SchemaWords(const Json& schema, bool is_strict) {
     if (value == nullptr || *value == neutral) return;
     fail_at(*value, fmt::format("is not supported, but for {}; leave it out", neutral.dump()));
   };
+  const Json* multiple = find("multipleOf");
+  if (multiple != nullptr && !(*multiple == 1 && has_only_integers(find("type"))))
+    fail_at(*multiple, "is not supported, but for 1 of integers; leave it out");
   refuse_unless("uniqueItems", false);
-  refuse_unless("multipleOf", find("type") != nullptr && *find("type") == "integer" ? 1 : 0);
   refuse_unless("minProperties", 0);
   refuse_unless("unevaluatedProperties", false);
 }

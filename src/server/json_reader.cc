@@ -85,7 +85,7 @@ class Builder final : public nlohmann::json_sax<Json> {
 
   bool open(Json&& value) {
     if (open_.size() >= static_cast<std::size_t>(limits_.max_depth)) {
-      throw_invalid("the body nests arrays and objects deeper than {} levels", limits_.max_depth);
+      throw_invalid("the body nests arrays and objects deeper than {} levels; make it flatter", limits_.max_depth);
     }
     open_.push_back(place(std::move(value)));
     return true;

@@ -342,7 +342,7 @@ def test_perplexity_cuts_no_window_that_was_given(tmp_path):
 
 @pytest.mark.parametrize("arguments", [
     ("serve", "--drain-seconds", "nan"), ("serve", "--log-seconds", "nan"), ("serve", "--log-seconds", 86401),
-    ("serve", "--step-slowdown", "nan"), ("serve", "--max-body-bytes", -1), ("serve", "--max-body-bytes", 0),
+    ("serve", "--step-slowdown", "nan"), ("serve", "--max-body-bytes", -1), ("serve", "--max-body-bytes", 0), ("serve", "--max-body-bytes", "512B"),
     ("serve", "--max-body-bytes", (2 << 30) + 1), ("plan", "--rate", "nan"), ("plan", "--cached", "nan"),
     ("perplexity", "--tokens", -4, "text"), ("perplexity", "--tokens", 1, "text"),
     ("generate", "--temp", "nan"), ("generate", "--min-p", "nan"), ("generate", "--repetition-penalty", "nan"),

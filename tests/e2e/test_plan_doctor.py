@@ -78,7 +78,7 @@ def test_clients_are_planned_by_their_limits():
     assert bookkeeping("--max-sequences", 100, "--kv-size", "128MiB") > few
 
 
-OF_SERVER = [("--max-connections", 1000), ("--max-body-bytes", 1 << 28), ("--kv-events", "tcp://127.0.0.1:0"),
+OF_SERVER = [("--max-connections", 1000), ("--max-body-bytes", "256MiB"), ("--kv-events", "tcp://127.0.0.1:0"),
              ("--upstream", "https://127.0.0.1:1/v1", "--upstream-models", "big", "--upstream-connections", 1000,
               "--upstream-key-env", "LARDER_TEST_SET_WHERE_IT_IS_SERVED"),
              ("--anticipate", "off")]

@@ -44,7 +44,8 @@ AnswerFormat read_source(const Json& value, AnswerFormat::Kind kind, const std::
 
 AnswerFormat read_choices(const Json& value, const std::string& path) {
   if (!value.is_array() || value.empty() || value.size() > kMaxChoices) {
-    fail_field(path, fmt::format("must be an array of 1 to {} strings", kMaxChoices));
+    fail_field(path, value.is_array() ? fmt::format("must have 1 to {} strings, it has {}", kMaxChoices, value.size())
+                                      : fmt::format("must be an array of 1 to {} strings", kMaxChoices));
   }
   AnswerFormat format{.kind = AnswerFormat::Kind::kChoice, .field = path};
   for (const Json& choice : value) {

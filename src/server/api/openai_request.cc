@@ -78,9 +78,7 @@ void read_sampling(const Fields& fields, const RequestRules& rules, SamplingPara
   number("temperature", {0, 2}, sampling.temperature);
   number("top_p", {0, 1}, sampling.top_p);
   number("min_p", {0, 1}, sampling.min_p);
-  number("repetition_penalty", {0, 10}, sampling.repetition_penalty);
-  if (sampling.repetition_penalty <= 0)
-    fields.fail("repetition_penalty", "must be above 0; 1 is none");
+  number("repetition_penalty", {0.01, 10}, sampling.repetition_penalty);
   number("frequency_penalty", {-2, 2}, sampling.frequency_penalty);
   number("presence_penalty", {-2, 2}, sampling.presence_penalty);
   if (const auto k = fields.integer("top_k", {-1, kMaxInt32})) {
@@ -170,7 +168,7 @@ void read_thoughts(const Fields& fields, GenerationOptions& options) {
   options.shows_thoughts = fields.boolean("include_reasoning", true);
   const auto format = fields.string("reasoning_format", kMaxNameBytes);
   if (format && !is_one_of(*format, {"auto", "deepseek", "none"})) {
-    fields.fail("reasoning_format", fmt::format("must be \"auto\" or \"none\", it is \"{}\"", shorten(*format)));
+    fields.fail("reasoning_format", fmt::format("must be \"auto\", \"deepseek\" or \"none\", it is \"{}\"", shorten(*format)));
   }
   if (format) options.parts_thoughts = *format != "none";
   if (options.shows_thoughts) return;

@@ -29,7 +29,7 @@ std::vector<std::string> read_stop(const Fields& fields, const ServerLimits& lim
     }
     const auto& text = item.get_ref<const std::string&>();
     if (text.size() > limits.max_stop_bytes) {
-      fields.fail("stop", fmt::format("a stop string may have {} bytes, one has {}",
+      fields.fail("stop", fmt::format("a stop string may have {} bytes, one has {}; shorten it",
                                       limits.max_stop_bytes, text.size()));
     }
     if (!text.empty()) stop.push_back(text);  // lm-evaluation-harness sends [""] for none

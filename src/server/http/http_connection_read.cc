@@ -295,7 +295,7 @@ ApiError HttpConnection::describe_unreadable(error_code error) const {
   }
   if (error == http::error::header_limit || error == http::error::buffer_overflow) {
     return reply(431, "headers_too_large",
-                 fmt::format("the headers are over {} bytes", limits_.max_header_bytes));
+                 fmt::format("the headers are over {} bytes; send fewer or shorter ones", limits_.max_header_bytes));
   }
   if (error == http::error::body_limit) {
     return reply(413, "body_too_large",
