@@ -401,9 +401,10 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
   check_options(options);
   if (device == nullptr && !options.kv_host.empty())
     throw_invalid("--kv-host: on a CPU all KV blocks are in the host's memory; give it to --kv-size");
-  const PlanOptions asked = plan_options(options);
+  PlanOptions asked = plan_options(options);
   const KvTypes types = parse_kv_types(options.kv_type);
   const std::int64_t available_bytes = plannable_bytes(device);
+  if (device == nullptr) asked.memory_bound = memory_bound();
   planned.file = read_model_file(options);
   const ModelConfig& config = planned.file.config;
   if (config.latent.rank > 0) check_latent_types(types, options);

@@ -133,6 +133,20 @@ std::int64_t machine_memory_bytes(const MemoryFolders& folders) {
   return static_cast<std::int64_t>(info.freeram + info.bufferram) * info.mem_unit;
 }
 
+struct AvailableMemory {
+  std::int64_t bytes = 0;
+  const char* bound = "";
+};
+
+AvailableMemory available_memory(const MemoryFolders& folders) {
+  AvailableMemory least{.bytes = machine_memory_bytes(folders)};
+  const MemoryLimit group = memory_limit(folders);
+  if (group.limit_bytes != 0 && group.left_bytes() < least.bytes) least = {group.left_bytes(), "the control group's limit"};
+  const std::int64_t address_space_bytes = address_space_left_bytes(folders);
+  if (address_space_bytes < least.bytes) least = {address_space_bytes, "`ulimit -v`"};
+  return least;
+}
+
 }  // namespace
 
 std::int64_t memory_limit_bytes(const MemoryFolders& folders) {
@@ -140,10 +154,11 @@ std::int64_t memory_limit_bytes(const MemoryFolders& folders) {
 }
 
 std::int64_t available_memory_bytes(const MemoryFolders& folders) {
-  std::int64_t available_bytes = machine_memory_bytes(folders);
-  const MemoryLimit limit = memory_limit(folders);
-  if (limit.limit_bytes != 0) available_bytes = std::min(available_bytes, limit.left_bytes());
-  return std::min(available_bytes, address_space_left_bytes(folders));
+  return available_memory(folders).bytes;
+}
+
+std::string memory_bound(const MemoryFolders& folders) {
+  return available_memory(folders).bound;
 }
 
 std::int64_t resident_memory_bytes() {

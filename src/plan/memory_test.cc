@@ -44,6 +44,7 @@ class MemoryTest : public testing::Test {
     EXPECT_EQ(available_memory_bytes(folders()), available_bytes);
     EXPECT_EQ(memory_limit_bytes(folders()), limit_bytes);
   }
+  void expect_bound(const std::string& bound) const { EXPECT_EQ(memory_bound(folders()), bound); }
 
  private:
   TempDir folder_;
@@ -57,6 +58,7 @@ TEST_F(MemoryTest, WithoutLimitsItIsTheMachines) {
   limit("", "max", 5, 0);
   limit("/user.slice/job", "max", 5, 0);
   expect(kAvailableBytes, 0);
+  expect_bound("");
 }
 
 // As under systemd's ProcSubset=pid: nothing at all would be available, and no server start.
@@ -84,6 +86,7 @@ TEST_F(MemoryTest, TheAddressSpacesLimitCounts) {
   const rlimit limited{kLimitBytes, before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_AS, &limited), 0);
   expect(kLeftBytes, 0);
+  expect_bound("`ulimit -v`");
   setrlimit(RLIMIT_AS, &before);
 }
 
@@ -101,6 +104,7 @@ TEST_F(MemoryTest, TheGroupsOwnLimitCounts) {
   stand_in("0::/user.slice/run-1.scope\n");
   limit("/user.slice/run-1.scope", "1000000", 300'000, 0);
   expect(700'000, 1'000'000);
+  expect_bound("the control group's limit");
 }
 
 TEST_F(MemoryTest, OfAllAboveTheTightestCounts) {

@@ -67,6 +67,11 @@ std::int64_t chosen_num_blocks(const KvLayout& layout, const Footprint& footprin
       available_bytes - fixed_bytes));
 }
 
+std::string availability(const PlanOptions& options, std::int64_t available_bytes) {
+  return fmt::format("{} are available{}{}", format_bytes(available_bytes), options.memory_bound.empty() ? "" : " under ",
+                     options.memory_bound);
+}
+
 // limit: --memory or what is available, for the message.
 [[noreturn]] void refuse_measuring(const Plan& plan, const std::string& limit) {
   throw Error(ErrorKind::kUnavailable,
@@ -90,12 +95,12 @@ std::int64_t chosen_num_blocks(const KvLayout& layout, const Footprint& footprin
   throw Error(
       ErrorKind::kUnavailable,
       fmt::format("does not fit: {} are needed (weights {}, KV {}, scratch {}, process {}, "
-                  "bookkeeping {}{}) and {} are available: take {}",
+                  "bookkeeping {}{}) and {}: take {}{}",
                   format_bytes(plan.most_bytes()), format_bytes(plan.footprint.weights_bytes),
                   format_bytes(plan.kv_bytes), format_bytes(plan.footprint.scratch_bytes),
                   format_bytes(plan.footprint.process_bytes),
-                  format_bytes(plan.footprint.bookkeeping_bytes), draft_part(plan), format_bytes(available_bytes),
-                  what));
+                  format_bytes(plan.footprint.bookkeeping_bytes), draft_part(plan), availability(options, available_bytes),
+                  what, options.memory_bound.empty() ? "" : ", or raise that limit"));
 }
 
 // needed: tokens, by --max-model-len or, where that is not given, the fewest that are served.
@@ -143,7 +148,7 @@ Plan make_plan(const KvLayout& layout, const Footprint& footprint, const PlanOpt
   if (plan.grown_bytes() > available_bytes)
     refuse_size(plan, options, fixed_bytes_of(footprint), available_bytes);
   if (plan.measuring_bytes() > available_bytes)
-    refuse_measuring(plan, fmt::format("{} are available", format_bytes(available_bytes)));
+    refuse_measuring(plan, availability(options, available_bytes));
   if (options.memory_bytes > 0 && plan.measuring_bytes() > options.memory_bytes)
     refuse_measuring(plan, fmt::format("--memory {}", format_bytes(options.memory_bytes)));
 

@@ -39,6 +39,7 @@ struct PlanOptions {
   std::int64_t memory_bytes = 0;  // for the whole process
   std::int64_t kv_bytes = 0;      // for KV blocks, instead of memory_bytes
   int max_model_len = 0;          // tokens of prompt and output
+  std::string memory_bound = {};  // the limit that leaves no more than is available, "" = none (memory_bound())
 };
 
 struct Plan {
@@ -82,7 +83,9 @@ struct MemoryFolders {
 // MemAvailable of this machine (or what is free, where that is not told), less what the limits of this process's control group, of those
 // above it and of its address space forbid.
 std::int64_t available_memory_bytes(const MemoryFolders& folders = {});
-// Of those limits the one that leaves least; 0 = none.
+// What keeps it below the machine's own: "`ulimit -v`" or "the control group's limit"; "" where nothing does.
+std::string memory_bound(const MemoryFolders& folders = {});
+// Of control groups' limits the one that leaves least; 0 = none.
 std::int64_t memory_limit_bytes(const MemoryFolders& folders = {});
 // Resident set of this process: what a plan is held against.
 std::int64_t resident_memory_bytes();

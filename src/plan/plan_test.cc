@@ -199,6 +199,9 @@ TEST(Plan, AdvisesTheOptionThatWasGiven) {
   // No size would do.
   for (const PlanOptions& options : {PlanOptions{.kv_bytes = kGiB}, {.memory_bytes = 9 * kGiB}, {}})
     EXPECT_THAT(refusal(options, 3 * kGiB), EndsWith(": take a smaller model"));
+  // The model is not to blame where a limit holds most of the machine's memory back.
+  EXPECT_THAT(refusal({.kv_bytes = kGiB, .memory_bound = "`ulimit -v`"}, 3 * kGiB),
+              EndsWith(" and 3.00 GiB are available under `ulimit -v`: take a smaller model, or raise that limit"));
 }
 
 TEST(Plan, AdvisesASmallerDiskWhereItsIndexIsWhatIsTooLarge) {

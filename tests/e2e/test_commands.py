@@ -272,6 +272,15 @@ def test_bench_of_many_sequences_takes_no_thread_for_each():
     assert re.search(r"\| 48 x tg2 @ d1 \| [1-9][\d.]+ ±", run.stdout)
 
 
+def test_what_does_not_fit_names_the_limit_that_it_meets():
+    """Not the model alone, which fits this machine."""
+    command = [BIN, "serve", "-m", MODELS["smollm2"], "--kv-size", "256MiB"]
+    run = subprocess.run(command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (600 << 20, 600 << 20)),
+                         capture_output=True, text=True, timeout=60)
+    assert run.returncode == 1
+    assert re.search(r"and \d+ MiB are available under `ulimit -v`: take .*, or raise that limit$", run.stderr.strip())
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_a_short_stack_is_enough(model):
     """Kernels put more than that on theirs, where weights of 8 bits or BF16 are multiplied on tiles."""
