@@ -49,23 +49,42 @@ void RemoteNodes::close() {
   for (const auto& node : nodes_) node->connection.close();
 }
 
-void RemoteNodes::start_anew() {
+void RemoteNodes::settle() {
+  if (is_full_ || std::ranges::any_of(nodes_, [](const auto& node) { return node->has_failed; })) forget_nodes();
   if (!is_left_.exchange(false)) return;
   for (const auto& node : nodes_) node->host.forget();
   close();
 }
 
-// Whoever has its slots now is asked for elsewhere from here on.
+// Those that have failed, or all: whoever still has slots is named again. The address' own stays.
+void RemoteNodes::forget_nodes() {
+  std::vector<std::unique_ptr<Node>> kept;
+  std::vector<std::uint16_t> places(nodes_.size(), kUnknown);
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    if (i > 0 && (is_full_ || nodes_[i]->has_failed)) continue;
+    places[i] = static_cast<std::uint16_t>(kept.size());
+    kept.push_back(std::move(nodes_[i]));
+  }
+  nodes_ = std::move(kept);
+  for (std::uint16_t& node : slots_)
+    if (node != kUnknown) node = places[node];
+  entry_ = places[entry_] == kUnknown ? 0 : places[entry_];
+  nodes_[0]->has_failed = is_full_ = false;
+}
+
 RemoteOutcome RemoteNodes::fail(std::uint16_t node, RemoteOutcome outcome) {
   const std::string& reason = nodes_[node]->connection.error();
   error_ = node == 0 ? reason : fmt::format("{}: {}", nodes_[node]->url.display(), reason);
   std::ranges::replace(slots_, node, kUnknown);
-  if (node == entry_) entry_ = static_cast<std::uint16_t>((entry_ + 1U) % nodes_.size());
+  nodes_[node]->has_failed = true;
+  if (node != entry_) return outcome;
+  const auto when = [](const std::unique_ptr<Node>& one) { return one->has_failed ? -1 : one->answered_ns; };
+  entry_ = node == 0 ? static_cast<std::uint16_t>(std::ranges::max_element(nodes_, {}, when) - nodes_.begin()) : 0;
   return outcome;
 }
 
 RemoteOutcome RemoteNodes::open() {
-  start_anew();
+  settle();
   const std::uint16_t entry = entry_;
   const RemoteOutcome outcome = nodes_[entry]->connection.open(steady_now_ns() + timeouts_.connect_ms * kNsPerMs);
   return outcome == RemoteOutcome::kOk ? outcome : fail(entry, outcome);
@@ -83,7 +102,8 @@ std::optional<std::uint16_t> RemoteNodes::node_at(std::string_view address, cons
   const auto found = std::ranges::find_if(
       nodes_, [&](const auto& node) { return node->url.host == url.host && node->url.port == url.port; });
   if (found == nodes_.end()) {
-    if (nodes_.size() == kMaxNodes) return std::nullopt;
+    is_full_ = nodes_.size() == kMaxNodes;
+    if (is_full_) return std::nullopt;
     nodes_.push_back(std::make_unique<Node>(url, tls_, stop_));
     return static_cast<std::uint16_t>(nodes_.size() - 1);
   }
@@ -106,8 +126,11 @@ std::optional<RemoteNodes::Errand> RemoteNodes::redirected(const Errand& errand,
 }
 
 RemoteOutcome RemoteNodes::exchange(const RemoteRequest& request, std::int64_t max_reply_bytes, const OnReply& on_reply) {
-  start_anew();
+  settle();
   exchange_ns_ = 0;
+  const std::int64_t num_bytes = request.size_bytes() + request.num_commands() * max_reply_bytes;
+  Patience patience{.deadline_ns = steady_now_ns() + (timeouts_.batch_ms + num_bytes / kSlowestBytesPerMs) * kNsPerMs,
+                    .connect_ns = timeouts_.connect_ms * kNsPerMs};
   std::vector<Errand> errands;
   for (int i = 0; i < request.num_commands(); ++i)
     errands.push_back({.command = i, .slot = request.slot(i), .node = node_of(request.slot(i)), .asks = false});
@@ -122,7 +145,8 @@ RemoteOutcome RemoteNodes::exchange(const RemoteRequest& request, std::int64_t m
     std::ranges::stable_sort(errands, {}, whom);
     for (auto first = errands.begin(); first != errands.end();) {
       const auto last = std::find_if(first, errands.end(), [&](const Errand& one) { return whom(one) != whom(*first); });
-      const RemoteOutcome outcome = run({first, last}, request, max_reply_bytes, answer);
+      const RemoteOutcome outcome =
+          send(first->node, exchange_of({first, last}, request, max_reply_bytes, answer), patience);
       if (outcome != RemoteOutcome::kOk) return outcome;
       first = last;
     }
@@ -131,30 +155,38 @@ RemoteOutcome RemoteNodes::exchange(const RemoteRequest& request, std::int64_t m
   return RemoteOutcome::kOk;
 }
 
-// Errands to one node.
-RemoteOutcome RemoteNodes::run(std::span<const Errand> errands, const RemoteRequest& request, std::int64_t max_reply_bytes,
-                               const std::function<void(const Errand&, const RemoteReply&)>& answer) {
+// Of errands to one node, which have to stay.
+RemoteExchange RemoteNodes::exchange_of(std::span<const Errand> errands, const RemoteRequest& request,
+                                        std::int64_t max_reply_bytes,
+                                        const std::function<void(const Errand&, const RemoteReply&)>& answer) const {
   const bool asks = errands.front().asks;
   const int num_each = asks ? 2 : 1;
   const auto num_errands = static_cast<std::int64_t>(errands.size());
   RemoteExchange exchange{.pieces = {},
                           .num_replies = num_each * static_cast<int>(num_errands),
                           .max_reply_bytes = num_errands * (max_reply_bytes + (asks ? kMaxAskingReplyBytes : 0))};
-  std::int64_t request_bytes = 0;
   for (const Errand& errand : errands) {
     if (asks) exchange.pieces.push_back(std::as_bytes(std::span(kAsking)));
-    request_bytes += request.append_pieces(errand.command, exchange.pieces);
+    request.append_pieces(errand.command, exchange.pieces);
   }
-  exchange.on_reply = [&](int index, const RemoteReply& reply) {
+  exchange.on_reply = [errands, num_each, &answer](int index, const RemoteReply& reply) {
     if (index % num_each == num_each - 1) answer(errands[static_cast<std::size_t>(index / num_each)], reply);
   };
-  return send(errands.front().node, exchange, request_bytes);
+  return exchange;
 }
 
-RemoteOutcome RemoteNodes::send(std::uint16_t node, const RemoteExchange& exchange, std::int64_t request_bytes) {
-  RemoteConnection& connection = nodes_[node]->connection;
-  const std::int64_t timeout_ms =
-      timeouts_.batch_ms + (request_bytes + exchange.max_reply_bytes) / kSlowestBytesPerMs;
+// What it takes counts for all connections of an exchange, and not for what is exchanged.
+RemoteOutcome RemoteNodes::open_connection(Node& node, Patience& patience) {
+  const std::int64_t start_ns = steady_now_ns();
+  const RemoteOutcome outcome = node.connection.open(start_ns + patience.connect_ns);
+  const std::int64_t spent_ns = steady_now_ns() - start_ns;
+  patience.connect_ns -= spent_ns;
+  patience.deadline_ns += spent_ns;
+  return outcome;
+}
+
+RemoteOutcome RemoteNodes::send(std::uint16_t to, const RemoteExchange& exchange, Patience& patience) {
+  Node& node = *nodes_[to];
   bool any_reply = false;
   RemoteExchange watched = exchange;
   watched.on_reply = [&](int index, const RemoteReply& reply) {
@@ -163,15 +195,17 @@ RemoteOutcome RemoteNodes::send(std::uint16_t node, const RemoteExchange& exchan
   };
   RemoteOutcome outcome = RemoteOutcome::kFailed;
   for (int attempt = 0; attempt < 2; ++attempt) {
-    if (!connection.is_fresh(timeouts_.max_idle_ms * kNsPerMs)) connection.close();
-    const bool was_open = connection.is_open();
-    outcome = was_open ? RemoteOutcome::kOk : connection.open(steady_now_ns() + timeouts_.connect_ms * kNsPerMs);
+    if (!node.connection.is_fresh(timeouts_.max_idle_ms * kNsPerMs)) node.connection.close();
+    const bool was_open = node.connection.is_open();
+    outcome = was_open ? RemoteOutcome::kOk : open_connection(node, patience);
     const std::int64_t start_ns = steady_now_ns();
-    if (outcome == RemoteOutcome::kOk) outcome = connection.exchange(watched, start_ns + timeout_ms * kNsPerMs);
+    if (outcome == RemoteOutcome::kOk) outcome = node.connection.exchange(watched, patience.deadline_ns);
     exchange_ns_ += steady_now_ns() - start_ns;
     if (outcome != RemoteOutcome::kFailed || !was_open || any_reply) break;
   }
-  return outcome == RemoteOutcome::kOk ? outcome : fail(node, outcome);
+  if (outcome != RemoteOutcome::kOk) return fail(to, outcome);
+  node.answered_ns = steady_now_ns();
+  return outcome;
 }
 
 }  // namespace larder

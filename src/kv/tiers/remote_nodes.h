@@ -21,12 +21,13 @@ namespace larder {
 
 struct RemoteTimeouts {
   int connect_ms;  // with TLS, AUTH, SELECT and PING
-  int batch_ms;    // and the time for its bytes at 50 MB/s
+  int batch_ms;    // and the time for its bytes at 50 MB/s, of whatever nodes they come
   int max_idle_ms;  // of a connection; then it is opened anew before it is used
 };
 
 // Where a cluster's keys are is learnt from its own words: who is asked for a key that another one has says so (MOVED), and
-// is asked no more for that slot. Whoever fails is forgotten for all slots, so that another one is asked who has them now.
+// is asked no more for that slot. Whoever fails is forgotten, so that another one is asked who has its slots now: the one
+// that the address names or, where that is who failed, the one that answered last.
 // Thread: one at a time, but for leave().
 class RemoteNodes {
  public:
@@ -62,6 +63,13 @@ class RemoteNodes {
     const RemoteUrl url;
     RemoteHost host;
     RemoteConnection connection;
+    std::int64_t answered_ns = 0;  // when it last did
+    bool has_failed = false;
+  };
+  // What is left of an exchange's time. Connections have some of their own, all of them together.
+  struct Patience {
+    std::int64_t deadline_ns;
+    std::int64_t connect_ns;
   };
   // A command, and whom to send it to. asks: as to a slot that is on its way there.
   struct Errand {
@@ -77,11 +85,14 @@ class RemoteNodes {
   }
   std::optional<Errand> redirected(const Errand& errand, const RemoteReply& reply);
   std::optional<std::uint16_t> node_at(std::string_view address, const Node& teller);
-  RemoteOutcome run(std::span<const Errand> errands, const RemoteRequest& request, std::int64_t max_reply_bytes,
-                    const std::function<void(const Errand&, const RemoteReply&)>& answer);
-  RemoteOutcome send(std::uint16_t node, const RemoteExchange& exchange, std::int64_t request_bytes);
+  RemoteExchange exchange_of(std::span<const Errand> errands, const RemoteRequest& request, std::int64_t max_reply_bytes,
+                             const std::function<void(const Errand&, const RemoteReply&)>& answer) const;
+  RemoteOutcome send(std::uint16_t node, const RemoteExchange& exchange, Patience& patience);
+  RemoteOutcome open_connection(Node& node, Patience& patience);
   RemoteOutcome fail(std::uint16_t node, RemoteOutcome outcome);
-  void start_anew();
+  // Between exchanges, whose errands hold nodes' numbers.
+  void settle();
+  void forget_nodes();
 
   const RemoteUrl url_;
   const RemoteTls* const tls_;
@@ -91,6 +102,7 @@ class RemoteNodes {
   std::vector<std::unique_ptr<Node>> nodes_;  // the first is url_'s
   std::vector<std::uint16_t> slots_;          // [kNumSlots], whose nodes; kUnknown = the entry is asked
   std::uint16_t entry_ = 0;
+  bool is_full_ = false;  // of nodes: the next exchange begins with the first alone
   std::string error_;
   std::int64_t exchange_ns_ = 0;
 };

@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -200,18 +203,59 @@ TEST_F(RemoteNodesTest, WhatLeadsNowhereIsAMiss) {
   }
 }
 
-// Each word names another server; no more of them are kept than a cluster has.
+RemoteOutcome ask_for(RemoteNodes& nodes, int num_keys) {
+  RemoteRequest request;
+  for (int key = 0; key < num_keys; ++key) request.add({"STRLEN", std::to_string(key)});
+  return nodes.exchange(request, 1024, [](int, const RemoteReply&) {});
+}
+
+// Each word names another server that is not there: no more are kept than a cluster has, and not for ever.
 TEST_F(RemoteNodesTest, AServerThatNamesEverMoreOthersIsBounded) {
   std::atomic<int> next = 0;
   const auto server = liar([&](int slot) { return fmt::format("ASK {} 127.0.0.1:{}", slot, 1 + next++ % 60'000); });
   const std::atomic<bool> stop = false;
   RemoteNodes nodes(parse_remote_url(server->url()), nullptr, {.connect_ms = 2000, .batch_ms = 2000, .max_idle_ms = 60'000}, stop);
-  for (int i = 0; i < 30 && nodes.num_nodes() <= 1024; ++i) {
-    RemoteRequest request;
-    for (int key = 0; key < 200; ++key) request.add({"STRLEN", std::to_string(key)});
-    (void)nodes.exchange(request, 1024, [](int, const RemoteReply&) {});
+  std::size_t most = 0;
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_NE(ask_for(nodes, 200), RemoteOutcome::kOk);
+    most = std::max(most, nodes.num_nodes());
   }
-  EXPECT_EQ(nodes.num_nodes(), 1024u);
+  EXPECT_EQ(most, 1024u);
+  EXPECT_LT(nodes.num_nodes(), 1024u);
+  for (int i = 0; i < 20; ++i) EXPECT_NE(ask_for(nodes, 1), RemoteOutcome::kOk);
+  EXPECT_LT(nodes.num_nodes(), 1024u);
+}
+
+TEST_F(RemoteNodesTest, WhoFailsIsForgotten) {
+  std::atomic<int> next = 0;
+  const auto server = liar([&](int slot) { return fmt::format("MOVED {} 127.0.0.1:{}", slot, 1 + next++); });
+  const std::atomic<bool> stop = false;
+  RemoteNodes nodes(parse_remote_url(server->url()), nullptr, {.connect_ms = 2000, .batch_ms = 2000, .max_idle_ms = 60'000}, stop);
+  for (int i = 0; i < 20; ++i) EXPECT_NE(ask_for(nodes, 1), RemoteOutcome::kOk);
+  EXPECT_EQ(nodes.num_nodes(), 2u);  // it and the last that it named
+}
+
+// Three that take most of the time each.
+TEST_F(RemoteNodesTest, OneDeadlineIsThatOfAllNodes) {
+  const auto slow = [] {
+    return std::make_unique<ScriptedServer>([](const std::vector<std::string>& command) -> Action {
+      if (command[0] == "PING") return {.bytes = "+PONG\r\n"};
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      return {.bytes = ":0\r\n"};
+    });
+  };
+  const std::vector<std::unique_ptr<ScriptedServer>> servers = [&] {
+    std::vector<std::unique_ptr<ScriptedServer>> made;
+    for (int i = 0; i < 3; ++i) made.push_back(slow());
+    return made;
+  }();
+  std::atomic<int> next = 0;
+  const auto entry = liar([&](int slot) {
+    return fmt::format("MOVED {} 127.0.0.1:{}", slot, parse_remote_url(servers[static_cast<std::size_t>(next++ % 3)]->url()).port);
+  });
+  const std::atomic<bool> stop = false;
+  RemoteNodes nodes(parse_remote_url(entry->url()), nullptr, {.connect_ms = 20'000, .batch_ms = 500, .max_idle_ms = 60'000}, stop);
+  EXPECT_EQ(ask_for(nodes, 3), RemoteOutcome::kTimeout);
 }
 
 // One that is gone costs what it has, until it is back; who was asked first goes on being asked.

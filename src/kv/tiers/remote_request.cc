@@ -47,23 +47,18 @@ void RemoteRequest::add(std::initializer_list<std::string_view> args, std::span<
   append_args(text_, args, args.size() + 1);
   fmt::format_to(std::back_inserter(text_), "${}\r\n", header.size() + payload.size());
   commands_.push_back({.slot = slot_of(args.begin()[1]), .begin = begin, .end = text_.size(), .value = {header, payload}});
+  value_bytes_ += static_cast<std::int64_t>(header.size() + payload.size()) + 2;
 }
 
-std::int64_t RemoteRequest::append_pieces(int command, std::vector<std::span<const std::byte>>& pieces) const {
+void RemoteRequest::append_pieces(int command, std::vector<std::span<const std::byte>>& pieces) const {
   const Command& one = commands_[static_cast<std::size_t>(command)];
   const std::span<const std::byte> text = bytes_of(text_).subspan(one.begin, one.end - one.begin);
-  std::size_t num_bytes = text.size();
   if (!pieces.empty() && pieces.back().data() + pieces.back().size() == text.data())
     pieces.back() = {pieces.back().data(), pieces.back().size() + text.size()};
   else
     pieces.push_back(text);
-  if (!one.value[0].empty()) {
-    for (const std::span<const std::byte> piece : {one.value[0], one.value[1], bytes_of("\r\n")}) {
-      pieces.push_back(piece);
-      num_bytes += piece.size();
-    }
-  }
-  return static_cast<std::int64_t>(num_bytes);
+  if (one.value[0].empty()) return;
+  pieces.insert(pieces.end(), {one.value[0], one.value[1], bytes_of("\r\n")});
 }
 
 }  // namespace larder

@@ -31,8 +31,9 @@ class RemoteRequest {
 
   int num_commands() const { return static_cast<int>(commands_.size()); }
   int slot(int command) const { return commands_[static_cast<std::size_t>(command)].slot; }
-  // Of command number i, behind what is in pieces. They hold until the next add(). Returns their bytes.
-  std::int64_t append_pieces(int command, std::vector<std::span<const std::byte>>& pieces) const;
+  std::int64_t size_bytes() const { return static_cast<std::int64_t>(text_.size()) + value_bytes_; }
+  // Of a command, behind what is in pieces. They hold until the next add().
+  void append_pieces(int command, std::vector<std::span<const std::byte>>& pieces) const;
 
  private:
   struct Command {
@@ -42,6 +43,7 @@ class RemoteRequest {
   };
 
   std::string text_;
+  std::int64_t value_bytes_ = 0;
   std::vector<Command> commands_;
 };
 

@@ -79,6 +79,8 @@ RemoteTls::RemoteTls(const RemoteTlsFiles& files) : context_(SSL_CTX_new(TLS_cli
   // A connection that ends without a word of TLS has ended all the same: answers have lengths.
   SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_IGNORE_UNEXPECTED_EOF);
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  // Else it asks for a key's passphrase on the terminal, and waits.
+  SSL_CTX_set_default_passwd_cb(context, [](char*, int, int, void*) { return -1; });
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
   if (files.ca.empty()) {
     SSL_CTX_set_default_verify_paths(context);
@@ -88,7 +90,7 @@ RemoteTls::RemoteTls(const RemoteTlsFiles& files) : context_(SSL_CTX_new(TLS_cli
   const std::string& key = files.key.empty() ? files.certificate : files.key;
   if (!files.certificate.empty()) {
     check(SSL_CTX_use_certificate_chain_file(context, files.certificate.c_str()), "the certificate in", files.certificate);
-    check(SSL_CTX_use_PrivateKey_file(context, key.c_str(), SSL_FILETYPE_PEM), "the certificate's key in", key);
+    check(SSL_CTX_use_PrivateKey_file(context, key.c_str(), SSL_FILETYPE_PEM), "the certificate's key, which has to be without a passphrase, in", key);
   } else if (!files.key.empty()) {
     throw_invalid("remote tier: a key ({}) without its certificate", files.key);
   }

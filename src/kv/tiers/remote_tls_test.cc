@@ -206,9 +206,13 @@ TEST_F(RemoteTlsTest, RefusesFilesThatAreNone) {
   };
   EXPECT_THAT(refusal({.ca = "/nowhere.pem"}), HasSubstr("the certificates to trust in /nowhere.pem: "));
   EXPECT_THAT(refusal({.certificate = certificates->file("ca.key")}), HasSubstr("the certificate in "));
-  EXPECT_THAT(refusal({.certificate = certificates->file("client.pem")}), HasSubstr("the certificate's key in "));
+  EXPECT_THAT(refusal({.certificate = certificates->file("client.pem")}), HasSubstr("the certificate's key, "));
   EXPECT_THAT(refusal({.certificate = certificates->file("client.pem"), .key = certificates->file("server.key")}),
               HasSubstr("key values mismatch"));
+  ASSERT_EQ(std::system(fmt::format("openssl ec -in {0} -aes128 -passout pass:secret -out {0}.locked 2>/dev/null",
+                                    certificates->file("client.key")).c_str()), 0);
+  EXPECT_THAT(refusal({.certificate = certificates->file("client.pem"), .key = certificates->file("client.key.locked")}),
+              HasSubstr("without a passphrase"));
   EXPECT_THAT(refusal({.key = certificates->file("client.key")}), HasSubstr("without its certificate"));
   EXPECT_THAT(refusal({.ca = certificates->file("ca.pem")}, false), HasSubstr("rediss://"));
 }
