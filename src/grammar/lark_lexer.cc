@@ -14,6 +14,7 @@ namespace {
 using Kind = LarkToken::Kind;
 
 constexpr char32_t kFirstLowSurrogate = 0xDC00;
+constexpr std::size_t kMaxJsonDepth = 64;  // as of a request
 
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -46,6 +47,7 @@ class LarkLexer {
   char32_t read_hex(std::size_t num_digits);
   char32_t checked(char32_t c) const;
   void read_regex(LarkToken& token);
+  // Those that there are; what else touches a string is the next word.
   void read_flags(LarkToken& token);
 
   const std::string_view text_;
@@ -77,15 +79,18 @@ LarkToken LarkLexer::next() {
 }
 
 bool LarkLexer::skip_space() {
-  const std::size_t first_line = line_;
+  bool begins_line = false;
   for (; at_ < text_.size(); ++at_) {
     if (peek() == '#' || starts_with("//")) at_ = std::min(text_.find('\n', at_), text_.size());
     if (at_ == text_.size()) break;
+    const bool goes_on = starts_with("\\\n");
+    if (goes_on) ++at_;
     const char c = peek();
     if (c != ' ' && c != '\t' && c != '\r' && c != '\n' && c != '\f') break;
     line_ += c == '\n' ? 1 : 0;
+    begins_line |= c == '\n' && !goes_on;
   }
-  return line_ != first_line;
+  return begins_line;
 }
 
 void LarkLexer::read_sign(LarkToken& token) {
@@ -143,9 +148,11 @@ std::string LarkLexer::read_braces(const LarkToken& token) {
       is_in_string = c != '"';
     } else {
       is_in_string = c == '"';
-      num_open += c == '{' ? 1 : 0;
-      num_open -= c == '}' ? 1 : 0;
+      num_open += c == '{' || c == '[' ? 1 : 0;
+      num_open -= c == '}' || c == ']' ? 1 : 0;
     }
+    if (num_open > kMaxJsonDepth)
+      throw_invalid("line {}: behind {} arrays and objects are nested deeper than {} levels; make it flatter", token.line, token.text, kMaxJsonDepth);
     ++at_;
   } while (num_open > 0);
   return std::string(text_.substr(begin, at_ - begin));
@@ -232,11 +239,8 @@ void LarkLexer::read_regex(LarkToken& token) {
 void LarkLexer::read_flags(LarkToken& token) {
   const std::string_view known = token.kind == Kind::kString ? "i" : "imsux";
   const std::size_t begin = at_;
-  while (is_letter(peek())) ++at_;
+  while (at_ < text_.size() && known.find(peek()) != std::string_view::npos) ++at_;
   token.flags = text_.substr(begin, at_ - begin);
-  if (token.flags.find_first_not_of(known) != std::string::npos) {
-    throw_invalid("line {}: unknown flags '{}'; there are {} here", token.line, printable(token.flags), known);
-  }
 }
 
 }  // namespace

@@ -68,7 +68,8 @@ TEST(Lark, Expressions) {
   expect_error("start: /a$/m", "a ^ or $ in a part of a text");
   expect_error("start: /a\nb/", "line 1: the expression that begins here has no / in its line");
   expect_error("start: /ab", "line 1: the expression that begins here has no / at its end");
-  expect_error("start: /ab/l", "line 1: unknown flags 'l'; there are imsux here");
+  expect_texts("start: \"a\"b /c/b\nb: \"B\"i", {"aBcb"}, {"abc"});  // what touches an element is the next
+  expect_texts("start: \"a\" \\\n  \"b\"", {"ab"}, {"a"});
 }
 
 TEST(Lark, Ignore) {
@@ -360,7 +361,8 @@ TEST(Lark, ErrorsOfElements) {
   expect_error("start: \"\\ud800\\u0041\"", "line 1: U+D800 is no character");
   expect_error("start: \"\\UFFFFFFFF\"", "line 1: U+FFFFFFFF is no character");
   expect_error("start: \"\xc3(\"", "line 1: the text is not UTF-8");
-  expect_error("start: \"a\"x", "line 1: unknown flags 'x'");
+  expect_error(R"(start: %json {"const": )" + std::string(10'000, '[') + std::string(10'000, ']') + "}",
+               "line 1: behind %json arrays and objects are nested deeper than 64 levels");
   expect_error("start: \"a\"..\"bc\"", "line 1: a range is written as \"a\"..\"z\"");
   expect_error("start: \"a\"..B", "line 1: a range is written as");
   expect_error("start: \"b\"..\"a\"", "line 1: the range ends before it begins");

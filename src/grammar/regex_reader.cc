@@ -259,12 +259,13 @@ bool RegexReader::is_quantifier_brace() const {
     while (is_digit(peek(ahead))) ++ahead;
     return ahead > first;
   };
-  bool has_number = skip_digits();
+  bool has_bound = skip_digits();
   if (peek(ahead) == ',') {
+    has_bound = true;
     ++ahead;
-    has_number |= skip_digits();
+    skip_digits();
   }
-  return has_number && peek(ahead) == '}';
+  return has_bound && peek(ahead) == '}';
 }
 
 std::uint32_t RegexReader::read_number() {

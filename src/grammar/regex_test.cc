@@ -540,7 +540,8 @@ TEST(Regex, Python) {
   expect_python(".+", {"a\r\u2028"}, {"\n", ""});
   expect_python("a{,2}", {"", "a", "aa"}, {"aaa", "a{,2}"});
   expect_python("{[a-z]+}]", {"{ab}]"}, {"{}]"});
-  expect_python("a{b}{2}{,}", {"a{b}}{,}"}, {"a{b}{b}"});
+  expect_python("a{b}{2}{}", {"a{b}}{}"}, {"a{b}{b}"});
+  expect_python("ax{,}", {"a", "axx"}, {"ax{,}"});
   expect_python("[]a]+[^]a]", {"]a]b"}, {"b", "]]"});
   expect_python("[a\\]b-]", {"a", "]", "b", "-"}, {"\\"});
   expect_python(R"(\U0001F600\a\/)", {"\U0001F600\a/"}, {});
