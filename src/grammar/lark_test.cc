@@ -196,6 +196,19 @@ TEST(Lark, CodexPatch) {
                TextForm::kJsonString);
 }
 
+TEST(Lark, CodexScripts) {
+  expect_texts(R"(
+start: pragma_source | plain_source
+pragma_source: PRAGMA_LINE NEWLINE SOURCE
+plain_source: SOURCE
+
+PRAGMA_LINE: /[ \t]*\/\/ @exec:[^\r\n]*/
+NEWLINE: /\r?\n/
+SOURCE: /[\s\S]+/
+)",
+               {R"(// @exec: {\"a\": 1}\nprint(\"\\n\")\n)", "x", R"(\n)"}, {"", "\n", "\""}, TextForm::kJsonString);
+}
+
 // OpenAI's examples of custom tools.
 TEST(Lark, OpenAisExamples) {
   expect_texts(R"(

@@ -11,7 +11,6 @@
 namespace larder {
 namespace {
 
-constexpr std::size_t kMaxSourceBytes = std::size_t{64} << 10;  // of an expression or a grammar
 constexpr std::size_t kMaxChoices = 1000;
 
 // The schema of any object.
@@ -96,12 +95,13 @@ AnswerFormat read_others(const Fields& fields, std::initializer_list<OtherName> 
   return format;
 }
 
+// Chat has it within what is called as the type, Responses beside that.
 std::string name_of(const Fields& tool) {
-  const Json* function = tool.find("function");
-  const std::string name = function == nullptr
-                               ? tool.string("name", kMaxNameBytes).value_or("")
-                               : Fields(*function, tool.path_of("function")).string("name", kMaxNameBytes).value_or("");
-  if (name.empty()) tool.fail(function == nullptr ? "name" : "function.name", "is missing; send the function's name");
+  const char* const kind = tool.has("custom") ? "custom" : "function";
+  const Json* inner = tool.find(kind);
+  const Fields fields = inner == nullptr ? tool : Fields(*inner, tool.path_of(kind));
+  const std::string name = fields.string("name", kMaxNameBytes).value_or("");
+  if (name.empty()) fields.fail("name", "is missing; send the tool's name");
   return name;
 }
 
@@ -110,7 +110,7 @@ ToolChoice::Mode read_mode(const std::string& mode, const Fields& fields, const 
   if (mode == "required") return ToolChoice::Mode::kRequired;
   if (mode == "none") return ToolChoice::Mode::kNone;
   fields.fail(name,
-              fmt::format("\"{}\" is not supported; send \"auto\", \"none\", \"required\", a function or allowed_tools",
+              fmt::format("\"{}\" is not supported; send \"auto\", \"none\", \"required\", a function, a custom tool or allowed_tools",
                           shorten(mode)));
 }
 
@@ -131,6 +131,12 @@ ToolChoice read_allowed(const Fields& outer) {
 }
 
 }  // namespace
+
+void ToolChoice::take_custom(CustomTools tools) {
+  custom = std::move(tools);
+  for (const auto& [name, tool] : custom)
+    if (tool.is_bound()) strict_names.insert(name);
+}
 
 AnswerFormat read_format(const Json& value, const std::string& path) {
   const Fields fields(value, path);
@@ -183,7 +189,7 @@ ToolChoice read_tool_choice(const Fields& fields) {
   const Fields choice(*value, "tool_choice");
   const std::string type = choice.string("type", kMaxNameBytes).value_or("");
   if (type == "allowed_tools") return read_allowed(choice);
-  if (type == "function") {
+  if (type == "function" || type == "custom") {
     return {
         .mode = ToolChoice::Mode::kRequired, .is_restricted = true, .is_one_call = true, .names = {name_of(choice)}};
   }

@@ -15,6 +15,7 @@
 #include "grammar/grammar_text.h"
 #include "grammar/json_parts.h"
 #include "grammar/json_schema.h"
+#include "grammar/lark.h"
 #include "grammar/regex.h"
 #include "server/answer/tool_calls.h"
 #include "server/json_fields.h"
@@ -90,7 +91,22 @@ class AnswerGrammar {
     }
   }
 
+  // What stands between the quotes.
+  Fragment input_of(const CustomTool& tool) {
+    try {
+      return tool.syntax == CustomTool::Syntax::kLark ? add_lark(builder_, tool.definition, TextForm::kJsonString)
+                                                      : add_python_regex(builder_, tool.definition, TextForm::kJsonString);
+    } catch (const Error& error) {
+      throw Error(ErrorKind::kInvalidArgument, fmt::format("{}: {}", tool.field, error.message()), tool.field);
+    }
+  }
+
   Fragment arguments_of(const Json& function, const std::string& name) {
+    const auto custom = rules_.tool_choice.custom.find(name);
+    if (custom != rules_.tool_choice.custom.end() && custom->second.is_bound()) {
+      return builder_.sequence({builder_.text("{"), call_parts_.space(), builder_.text("\"input\""), call_parts_.colon(),
+                                call_parts_.quoted(input_of(custom->second)), call_parts_.space(), builder_.text("}")});
+    }
     const bool is_strict = rules_.tool_choice.is_strict(name);
     const auto schema = function.find("parameters");
     const bool has_schema = schema != function.end() && schema->is_object() && !schema->empty();
@@ -213,13 +229,17 @@ Digest key_of(const AnswerRules& rules) {
   const AnswerFormat& format = rules.format;
   const ToolChoice& choice = rules.tool_choice;
   const bool calls = may_call(rules);
+  Json custom = Json::array();
+  for (const auto& [name, tool] : choice.custom)
+    custom.push_back({name, static_cast<int>(tool.syntax), tool.definition, tool.field});
   Json spelling;
   if (calls && rules.spelling)
     spelling = {rules.spelling->begin, rules.spelling->end, rules.spelling->between, rules.spelling->has_blanks};
   const std::string text = dump_json(
       Json::array({static_cast<int>(format.kind), format.schema, format.source, format.choices, format.field, format.is_compact,
                    calls ? rules.tools : Json(), static_cast<int>(choice.mode), choice.is_restricted, choice.names,
-                   choice.strict_names, choice.is_one_call, rules.takes_many_calls, rules.is_harmony, spelling}));
+                   choice.strict_names, choice.is_one_call, rules.takes_many_calls, rules.is_harmony, spelling,
+                   calls ? std::move(custom) : Json()}));
   return sha256(std::as_bytes(std::span(text)));
 }
 

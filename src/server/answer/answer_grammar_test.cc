@@ -34,6 +34,13 @@ std::string call(const std::string& name, const std::string& arguments) {
   return "<tool_call>\n{\"name\": \"" + name + "\", \"arguments\": " + arguments + "}\n</tool_call>";
 }
 
+// As marked tokens; beside that, as HarmonyScanner reads it.
+std::string marked(std::string text) {
+  for (const std::string_view token : kHarmonyTokens)
+    for (auto at = text.find(token); at != text.npos; at = text.find(token, at + token.size() + 1)) text.insert(at, "\xFF");
+  return text;
+}
+
 struct Asked {
   AnswerFormat format = {};
   ToolChoice choice = {};
@@ -84,6 +91,46 @@ TEST(AnswerGrammar, ACallIsSpelledAsTheTemplatePrintsIt) {
       Asked{.choice = {.mode = Mode::kRequired}, .spelling = CallSpelling{.has_blanks = false}}.grammar();
   EXPECT_TRUE(matches(compact, R"(<tool_call>{"name":"weather","arguments":{"city":"Oslo","unit":"C"}}</tool_call>)"));
   EXPECT_FALSE(matches(compact, weather));
+}
+
+// Its text stands in JSON as it has to.
+TEST(AnswerGrammar, TheInputOfACustomTool) {
+  const CustomTool patch{CustomTool::Syntax::kLark, "start: \"begin\" LF (\"+\" /.*/ LF)+\n%import common.LF\n", "tools[1].definition"};
+  const CustomTool date{CustomTool::Syntax::kRegex, R"(\d+"\w+")", "tools[2].definition"};
+  for (const bool is_demanded : {true, false}) {
+    ToolChoice choice{.mode = is_demanded ? Mode::kRequired : Mode::kAuto};
+    choice.take_custom({{"now", patch}, {"weather", date}, {"odd", {}}});
+    const Grammar grammar = Asked{.choice = choice}.grammar();
+    for (const std::string& text :
+         {call("now", R"({"input": "begin\n+a \"b\" \\\n+\n"})"), call("weather", R"({"input":"1\"a\""})")}) {
+      EXPECT_TRUE(matches(grammar, text)) << text;
+      EXPECT_TRUE(split_answer(text, {.are_read = true}).front().call) << text;
+    }
+    for (const std::string& text : {call("now", "{}"), call("now", R"({"input": "begin"})"), call("now", R"({"input": "begin\n"})"),
+                                    call("now", "{\"input\": \"begin\n+\n\"}"), call("weather", R"({"input": "1"})"),
+                                    call("weather", R"({"input": "1\"a\"", "b": 1})")})
+      EXPECT_FALSE(matches(grammar, text)) << text;
+  }
+  ToolChoice broken{.mode = Mode::kRequired};
+  broken.take_custom({{"now", {CustomTool::Syntax::kLark, "start: a", "tools[1].definition"}}});
+  try {
+    Asked{.choice = broken}.grammar();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.param(), "tools[1].definition");
+    EXPECT_EQ(error.message(), "tools[1].definition: line 1: there is no rule 'a'");
+  }
+}
+
+TEST(AnswerGrammar, TheInputOfACustomToolInHarmony) {
+  ToolChoice choice{.mode = Mode::kRequired};
+  choice.take_custom({{"now", {CustomTool::Syntax::kRegex, "a+\n", "f"}}});
+  const Grammar grammar = Asked{.choice = choice, .is_harmony = true}.grammar();
+  const auto call_with = [](const std::string& input) {
+    return marked("<|channel|>commentary to=functions.now <|constrain|>json<|message|>") + input;
+  };
+  EXPECT_TRUE(matches(grammar, call_with(R"({"input": "aa\n"})")));
+  EXPECT_FALSE(begins(grammar, call_with(R"({"input": "b)")));
 }
 
 TEST(AnswerGrammar, CallsThatAreDemandedHaveAnEnd) {
@@ -256,13 +303,6 @@ TEST_F(ConstraintTableTest, HasABound) {
   // Those that are not used any more make room.
   used.clear();
   for (int i = 0; i < 1000; ++i) EXPECT_NE(find(table, std::string(200, 'b') + std::to_string(i)), nullptr);
-}
-
-// As marked tokens; beside that, as HarmonyScanner reads it.
-std::string marked(std::string text) {
-  for (const std::string_view token : kHarmonyTokens)
-    for (auto at = text.find(token); at != text.npos; at = text.find(token, at + token.size() + 1)) text.insert(at, "\xFF");
-  return text;
 }
 
 TEST(AnswerGrammar, MessagesOfHarmony) {

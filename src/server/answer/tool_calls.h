@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "server/answer/custom_tool.h"
 #include "server/answer/tagged_call.h"
 #include "server/json_reader.h"
 
@@ -46,8 +47,14 @@ struct ToolCallRules {
   bool is_harmony = false;        // see HarmonyScanner: thoughts are told apart, calls if they are read
   bool begins_in_text = false;    // harmony: the prompt ends in a message that the answer goes on with
   std::optional<CallSpelling> spelling = {};  // of what is bound to be a call; nullopt = any
+  std::shared_ptr<const CustomNames> custom = {};  // of tools whose calls clients are shown as such; null = there are none
   std::shared_ptr<const ArgumentTypes> tagged = {};  // calls may be written in tags, see TaggedCallReader; null = they are not
 };
+
+// Whether it is a call of a custom tool.
+inline bool is_custom(const ToolCallRules& rules, const ToolCall& call) {
+  return rules.custom != nullptr && rules.custom->contains(call.name);
+}
 
 // The bytes of a beginning of the tag, not all of it, that ends the text.
 std::size_t size_of_possible_tag(std::string_view text, std::string_view tag);

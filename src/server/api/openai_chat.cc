@@ -97,8 +97,11 @@ class ChatWriter final : public ChoicesWriter {
     if (options_.shows_thoughts && !thoughts.empty()) message["reasoning_content"] = std::move(thoughts);
   }
 
-  static Json call_json(const ToolCall& call) {
-    return {{"id", "call_" + make_request_id()},
+  Json call_json(const ToolCall& call) const {
+    const std::string id = "call_" + make_request_id();
+    if (is_custom(options_.tool_calls, call))
+      return {{"id", id}, {"type", "custom"}, {"custom", {{"name", call.name}, {"input", custom_input(call.arguments)}}}};
+    return {{"id", id},
             {"type", "function"},
             {"function", {{"name", call.name}, {"arguments", dump_json(call.arguments)}}}};
   }

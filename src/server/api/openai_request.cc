@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "server/api/kv_transfer.h"
+#include "server/api/openai_tools.h"
 #include "server/api/prediction.h"
 #include "server/api/sampling_lists.h"
 #include "server/chat/session_store.h"
@@ -214,64 +215,6 @@ Json flatten_content(const Json& content, const std::string& param, ChatRequest&
   return text;
 }
 
-// A tool or a call of one.
-void check_is_function(const Json& tool, const std::string& path) {
-  if (!tool.is_object() || !tool.contains("type") || tool["type"].is_null() || tool["type"] == "function") return;
-  const Json& type = tool["type"];
-  fail_field(path + ".type", fmt::format("{} is not supported; only \"function\" is",
-                                         shorten(type.is_string() ? '"' + type.get<std::string>() + '"'
-                                                                  : describe_type(type))));
-}
-
-// What a tool, or a call of one, has under "function": an object with a name.
-Fields read_function(const Json& value, const std::string& path, std::size_t max_name_bytes) {
-  const Fields fields(value, path);
-  check_is_function(value, path);
-  const Json* function = fields.find("function");
-  if (function == nullptr) fields.fail("function", "is missing; send an object with a name");
-  const Fields inner(*function, fields.path_of("function"));
-  const auto name = inner.string("name", max_name_bytes);
-  if (!name || name->empty()) inner.fail("name", "is missing; send the function's name");
-  return inner;
-}
-
-// The function of a call in the history, of which templates print the name and the arguments.
-Json& function_of(Json& call, const std::string& path) {
-  const Fields inner = read_function(call, path, std::string::npos);
-  const Json* arguments = inner.find("arguments");
-  if (arguments != nullptr && !arguments->is_string() && !arguments->is_object()) {
-    inner.fail("arguments", fmt::format("must be a string or an object, it is {}", describe_type(*arguments)));
-  }
-  return call["function"];
-}
-
-// OpenAI sends a call's arguments as a string of JSON; templates print them as an object. values_left: of all
-// calls together, as a body has no more.
-void parse_tool_arguments(Json& message, const std::string& path, std::size_t& values_left) {
-  const auto calls = message.find("tool_calls");
-  if (calls == message.end()) return;
-  if (!calls->is_array()) fail_field(path + ".tool_calls", "must be an array");
-  for (std::size_t i = 0; i < calls->size(); ++i) {
-    const std::string call_path = fmt::format("{}.tool_calls[{}]", path, i);
-    Json& arguments = function_of((*calls)[i], call_path)["arguments"];
-    if (arguments.is_null() || arguments == "") arguments = Json::object();  // a call without any
-    if (!arguments.is_string()) continue;
-    std::size_t num_values = 0;
-    try {
-      Json parsed = parse_json(arguments.get_ref<const std::string&>(), {.max_values = values_left}, &num_values);
-      if (!parsed.is_object()) continue;
-      values_left -= num_values;
-      arguments = std::move(parsed);
-    } catch (const Error&) {
-      // A model may have written broken JSON into the history; the template then gets its text.
-      if (num_values <= values_left) continue;
-      fail_field(call_path + ".function.arguments",
-                 fmt::format("the arguments of all calls have more than {} JSON values; send fewer messages",
-                             JsonLimits{}.max_values));
-    }
-  }
-}
-
 // Clients send back what they were sent, with null for what there is not; to templates, such a member
 // is there.
 void drop_absent_members(Json& message) {
@@ -321,28 +264,6 @@ void read_messages(const Json& value, ChatRequest& request) {
     if (*role == "developer") message["role"] = "system";
   }
   keep_latest_marks(request);
-}
-
-void read_tools(const Fields& fields, ChatRequest& request) {
-  const Json* tools = fields.array("tools");
-  if (tools == nullptr) return;
-  for (std::size_t i = 0; i < tools->size(); ++i) {
-    check_definition(read_function((*tools)[i], fmt::format("tools[{}]", i), kMaxNameBytes));
-  }
-  if (!tools->empty()) request.tools = *tools;
-}
-
-// Which of the tools, once they are read.
-ToolChoice read_choice_among(const Json& tools, const Fields& fields) {
-  ToolChoice choice = read_tool_choice(fields);
-  check_tool_choice(choice, tools);
-  if (tools.is_null()) return choice;
-  for (std::size_t i = 0; i < tools.size(); ++i) {
-    const Fields function(tools[i]["function"], fmt::format("tools[{}].function", i));
-    if (function.boolean("strict", false))
-      choice.strict_names.insert(tools[i]["function"]["name"].get<std::string>());
-  }
-  return choice;
 }
 
 std::vector<Prompt> read_prompts(const Fields& fields, const RequestRules& rules) {
@@ -423,12 +344,6 @@ void read_history(const Fields& fields, HistoryOptions& options) {
 }
 
 }  // namespace
-
-void check_definition(const Fields& function) {
-  (void)function.string("description", std::string::npos);
-  const Json* parameters = function.find("parameters");
-  if (parameters != nullptr) (void)Fields(*parameters, function.path_of("parameters"));
-}
 
 void settle_top_p(SamplingParams& sampling) {
   if (sampling.top_p > 0) return;
@@ -535,7 +450,7 @@ ChatRequest parse_chat_request(const Json& body, const RequestRules& rules) {
   }
   options.hands_over = read_kv_transfer(fields, rules.may_share);
   read_chat_prompt(body, request);
-  options.tool_choice = read_choice_among(request.tools, fields);
+  options.tool_choice = read_choice_among(request.tools, std::move(options.tool_choice.custom), fields);
   return request;
 }
 

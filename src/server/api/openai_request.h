@@ -33,8 +33,6 @@ GenerationOptions read_generation_options(const Fields& fields, const RequestRul
 
 // chat_template_kwargs: null or an object.
 Json read_template_kwargs(const Fields& fields);
-// What templates print of a function beside its name: a description and parameters of the right types.
-void check_definition(const Fields& function);
 // top_p 0 leaves the likeliest token alone, which the engine has as top_k 1. Once both are read.
 void settle_top_p(SamplingParams& sampling);
 

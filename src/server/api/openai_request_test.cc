@@ -225,12 +225,6 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
       {R"("n_predict":2)", "n_predict"},
       {R"("prompt_logprobs":1)", "prompt_logprobs"},
       {R"("logit_bias":{"01":1})", "logit_bias"},
-      {R"("tool_choice":{"type":"allowed_tools"})", "tool_choice.tools"},
-      {R"("tool_choice":{"type":"allowed_tools","mode":"none","tools":[]})", "tool_choice.mode"},
-      {R"("tool_choice":"any")", "tool_choice"},
-      {R"("tool_choice":{"type":"custom"})", "tool_choice.type"},
-      {R"("tool_choice":{"type":"function","function":{"name":"g"}},"tools":[{"function":{"name":"f"}}])",
-       "tool_choice"},
       {R"("functions":[{"name":"f"}])", "functions"},
       {R"("functions":{})", "functions"},
       {R"("function_call":"auto")", "function_call"},
@@ -240,16 +234,6 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
       {R"("modalities":["text","audio"])", "modalities"},
       {R"("modalities":"text")", "modalities"},
       {R"("modalities":["audio"])", "modalities"},
-      {R"("tool_choice":"required")", "tool_choice"},
-      {R"("tool_choice":{"type":"function"})", "tool_choice.name"},
-      {R"("tools":{})", "tools"},
-      {R"("tools":[1])", "tools[0]"},
-      {R"("tools":[{"type":"custom","custom":{"name":"sh"}}])", "tools[0].type"},
-      {R"("tools":[{"type":"function"}])", "tools[0].function"},
-      {R"("tools":[{"type":"function","function":{}}])", "tools[0].function.name"},
-      {R"("tools":[{"function":{"name":"f","description":5}}])", "tools[0].function.description"},
-      {R"("tools":[{"function":{"name":"f","parameters":"{}"}}])", "tools[0].function.parameters"},
-      {R"("tools":[{"function":{"name":"f","parameters":[]}}])", "tools[0].function.parameters"},
       {R"("chat_template_kwargs":[])", "chat_template_kwargs"},
       {R"("continue_final_message":true,"add_generation_prompt":true)", "continue_final_message"},
       {R"("priority":2147483648)", "priority"},
@@ -360,54 +344,6 @@ TEST(OpenAiRequest, MessagesAreChecked) {
   EXPECT_EQ(request.messages[2].json["tool_calls"][0]["function"]["arguments"]["x"], 1);
 }
 
-TEST(OpenAiRequest, CallsInTheHistoryAreChecked) {
-  const std::pair<const char*, const char*> cases[] = {
-      {"1", ""},
-      {"\"x\"", ""},
-      {"null", ""},
-      {"[]", ""},
-      {"{}", ".function"},
-      {R"({"function":null})", ".function"},
-      {R"({"function":"f"})", ".function"},
-      {R"({"function":{}})", ".function.name"},
-      {R"({"function":{"name":5,"arguments":7}})", ".function.name"},
-      {R"({"function":{"name":""}})", ".function.name"},
-      {R"({"function":{"name":"f","arguments":7}})", ".function.arguments"},
-      {R"({"function":{"name":"f","arguments":[]}})", ".function.arguments"},
-  };
-  for (const auto& [call, field] : cases) {
-    const std::string body =
-        fmt::format(R"({{"messages":[{{"role":"user","content":"hi"}},
-                       {{"role":"assistant","content":null,"tool_calls":[{}]}}]}})", call);
-    EXPECT_EQ(param_of([&] { parse_chat_request(parse_json(body, {}), kRules); }),
-              fmt::format("messages[1].tool_calls[0]{}", field))
-        << call;
-  }
-}
-
-TEST(OpenAiRequest, CallsWithoutArgumentsHaveNone) {
-  for (const char* arguments : {R"(,"arguments":"")", R"(,"arguments":null)", R"(,"arguments":"{}")", ""}) {
-    const ChatRequest request = parse_chat_request(
-        parse_json(R"({"messages":[{"role":"user","content":"hi"},
-            {"role":"assistant","tool_calls":[{"function":{"name":"f")" + std::string(arguments) + "}}]}]}", {}),
-        kRules);
-    EXPECT_EQ(dump_json(request.messages[1].json["tool_calls"][0]["function"]),
-              R"({"name":"f","arguments":{}})");
-  }
-}
-
-TEST(OpenAiRequest, ArgumentsReachTheTemplateWithAllTheirDigits) {
-  const ChatTemplate shows(
-      "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.arguments | tojson }} "
-      "{{ c.function.arguments.id + 1 }}{% endfor %}{% endfor %}");
-  TemplateInput input;
-  input.messages = parse_chat_request(
-      parse_json(R"({"messages":[{"role":"user","content":"hi"},{"role":"assistant","tool_calls":[
-          {"function":{"name":"f","arguments":"{\"id\":-25000000000000000001}"}}]}]})", {}),
-      kRules).messages;
-  EXPECT_EQ(shows.render(input).text, R"({"id": -25000000000000000001} -25000000000000000000)");
-}
-
 // As openai's model_dump() writes an answer: with null, or an empty list, for what there is not.
 TEST(OpenAiRequest, AbsentMembersOfAMessageAreHiddenFromTemplates) {
   std::ifstream file(LARDER_SOURCE_DIR "/tests/golden/chat_template/templates/llama3.2.jinja");
@@ -441,50 +377,6 @@ TEST(OpenAiRequest, AbsentMembersTakeLinearTime) {
   EXPECT_EQ(dump_json(request.messages[0].json), R"({"role":"user","content":"hi"})");
 }
 
-TEST(OpenAiRequest, CallsMayBeAskedForOneByOne) {
-  EXPECT_TRUE(chat("").options.tool_calls.takes_many);
-  EXPECT_FALSE(chat(R"("parallel_tool_calls":false)").options.tool_calls.takes_many);
-}
-
-// They are in the body as a text each, and values of their own once they were read.
-TEST(OpenAiRequest, ArgumentsOfAllCallsHaveALimitTogether) {
-  const auto calls_of = [](int num_messages) {
-    Json body = {{"messages", Json::array({{{"role", "user"}, {"content", "hi"}}})}};
-    std::string arguments = "{\"a\":[0";
-    for (int i = 0; i < 400'000; ++i) arguments += ",0";
-    for (int i = 0; i < num_messages; ++i)
-      body["messages"].push_back(
-          {{"role", "assistant"},
-           {"tool_calls", {{{"type", "function"}, {"function", {{"name", "f"}, {"arguments", arguments + "]}"}}}}}}});
-    return body;
-  };
-  EXPECT_NO_THROW(parse_chat_request(calls_of(2), kRules));
-  EXPECT_EQ(param_of([&] { parse_chat_request(calls_of(3), kRules); }),
-            "messages[3].tool_calls[0].function.arguments");
-}
-
-TEST(OpenAiRequest, AToolsTypeMayBeNull) {
-  EXPECT_EQ(chat(R"("tools":[{"type":null,"function":{"name":"f"}}])").tools.size(), 1u);
-}
-
-TEST(OpenAiRequest, CallsOfCustomToolsAreRefused) {
-  const Json body = parse_json(
-      R"({"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":null,"tool_calls":[
-            {"id":"a","type":"function","function":{"name":"f","arguments":"{}"}},
-            {"id":"b","type":"custom","custom":{"name":"sh","input":"ls"}}]}]})", {});
-  EXPECT_EQ(param_of([&] { parse_chat_request(body, kRules); }), "messages[1].tool_calls[1].type");
-}
-
-// The prompt is to stay what it was in the turns before.
-TEST(OpenAiRequest, ToolChoiceNoneKeepsTheTools) {
-  for (const char* choice : {"none", "auto"}) {
-    const ChatRequest request = chat(
-        fmt::format(R"("tools":[{{"type":"function","function":{{"name":"f"}}}}],"tool_choice":"{}")", choice));
-    EXPECT_EQ(request.tools.size(), 1u);
-    EXPECT_EQ(request.options.tool_choice.may_call(), choice == std::string("auto"));
-  }
-}
-
 TEST(OpenAiRequest, ReadsWhatTheAnswerMayBe) {
   using Kind = AnswerFormat::Kind;
   const auto format = [](const char* fields) { return chat(fields).options.format; };
@@ -510,47 +402,6 @@ TEST(OpenAiRequest, ReadsWhatTheAnswerMayBe) {
   EXPECT_EQ(format(R"("guided_grammar":"root ::= \"a\"")").kind, Kind::kGrammar);
   EXPECT_EQ(format(R"("grammar":"root ::= \"a\"")").kind, Kind::kGrammar);
   EXPECT_EQ(format(R"("structured_outputs":{"choice":["a","b"]})").choices, (std::vector<std::string>{"a", "b"}));
-}
-
-TEST(OpenAiRequest, ReadsWhichToolsMayBeCalled) {
-  const auto choice = [](const std::string& tool_choice) {
-    return chat(
-               R"("tools":[{"function":{"name":"f","strict":true}},{"function":{"name":"g","strict":false}}],"tool_choice":)" +
-               tool_choice)
-        .options.tool_choice;
-  };
-  EXPECT_EQ(choice("null").mode, ToolChoice::Mode::kAuto);
-  EXPECT_TRUE(choice("null").is_strict("f") && !choice("null").is_strict("g"));
-  EXPECT_TRUE(choice("\"required\"").has_to_call() && choice("\"required\"").permits("g"));
-  for (
-      const char* one :
-      {R"({"type":"function","function":{"name":"g"}})", R"({"type":"function","name":"g"})",
-       R"({"type":"allowed_tools","allowed_tools":{"mode":"required","tools":[{"type":"function","function":{"name":"g"}}]}})",
-       R"({"type":"allowed_tools","mode":"required","tools":[{"type":"function","name":"g"}]})"}) {
-    EXPECT_TRUE(choice(one).has_to_call() && choice(one).permits("g") && !choice(one).permits("f")) << one;
-  }
-  const ToolChoice some = choice(R"({"type":"allowed_tools","mode":"auto","tools":[{"type":"function","name":"f"}]})");
-  EXPECT_TRUE(some.may_call() && !some.has_to_call() && some.permits("f") && !some.permits("g"));
-}
-
-TEST(OpenAiRequest, ToolsAndTheirChoiceHaveABound) {
-  // So many functions, and a choice among so many of them, each by its name.
-  const auto ask = [](std::size_t num_tools, std::size_t num_names) {
-    Json tools = Json::array(), names = Json::array();
-    for (std::size_t i = 0; i < num_tools; ++i)
-      tools.push_back({{"type", "function"}, {"function", {{"name", fmt::format("f{}", i)}}}});
-    for (std::size_t i = 0; i < num_names; ++i)
-      names.push_back({{"type", "function"}, {"name", fmt::format("f{}", i % num_tools)}});
-    const Json choice = {{"type", "allowed_tools"}, {"mode", "auto"}, {"tools", std::move(names)}};
-    return chat("\"tools\":" + tools.dump() + ",\"tool_choice\":" + choice.dump());
-  };
-  const ToolChoice all = ask(kMaxTools, kMaxTools).options.tool_choice;
-  EXPECT_EQ(all.names.size(), kMaxTools);
-  EXPECT_TRUE(all.permits("f0") && all.permits(fmt::format("f{}", kMaxTools - 1)) && !all.permits("f"));
-  EXPECT_EQ(param_of([&] { ask(kMaxTools + 1, 1); }), "tools");
-  EXPECT_EQ(param_of([&] { ask(3, kMaxTools + 1); }), "tool_choice.tools");
-  // One that is named again is one.
-  EXPECT_EQ(ask(3, 9).options.tool_choice.names.size(), 3u);
 }
 
 TEST(OpenAiRequest, PromptsComeInFourShapes) {

@@ -13,15 +13,22 @@ namespace {
 
 constexpr std::size_t kMaxDescriptionBytes = std::size_t{64} << 10;  // of what the prompt does not show
 
-Json echoed_function(const Json& tool) {
-  return known_members(tool, {"type", "name", "description", "parameters", "strict"});
+Json echoed_callable(const Json& tool) {
+  if (tool["type"] != "custom") return known_members(tool, {"type", "name", "description", "parameters", "strict"});
+  Json echoed = known_members(tool, {"type", "name", "description"});
+  const auto format = tool.find("format");
+  if (format == tool.end() || !format->is_object()) return echoed;
+  echoed["format"] = known_members(*format, {"type", "syntax", "definition"});
+  const auto inner = format->find("grammar");  // chat's shape, which is taken, too
+  if (inner != format->end() && inner->is_object()) echoed["format"].update(known_members(*inner, {"syntax", "definition"}));
+  return echoed;
 }
 
 Json echoed_namespace(const Json& tool, const std::string& path) {
   (void)Fields(tool, path).string("description", kMaxDescriptionBytes);
   Json echoed = known_members(tool, {"type", "name", "description"});
   echoed["tools"] = Json::array();
-  for (const Json& function : tool["tools"]) echoed["tools"].push_back(echoed_function(function));
+  for (const Json& own : tool["tools"]) echoed["tools"].push_back(echoed_callable(own));
   return echoed;
 }
 
@@ -41,8 +48,8 @@ Json echoed_tools(const Json& tools) {
     const Json& tool = tools[i];
     if (tool["type"] == "namespace") {
       echoed.push_back(echoed_namespace(tool, fmt::format("tools[{}]", i)));
-    } else if (tool["type"] == "function") {
-      echoed.push_back(echoed_function(tool));
+    } else if (tool["type"] == "function" || tool["type"] == "custom") {
+      echoed.push_back(echoed_callable(tool));
     } else {
       // What it can reach from here, whatever was asked.
       echoed.push_back({{"type", tool["type"]}, {"external_web_access", false}});
@@ -62,7 +69,8 @@ Json echoed_choice(const Json* asked, const ToolChoice& choice) {
   }
   echoed["mode"] = choice.has_to_call() ? "required" : "auto";
   echoed["tools"] = Json::array();
-  for (const std::string& name : choice.names) echoed["tools"].push_back({{"type", "function"}, {"name", name}});
+  for (const std::string& name : choice.names)
+    echoed["tools"].push_back({{"type", choice.custom.contains(name) ? "custom" : "function"}, {"name", name}});
   return echoed;
 }
 

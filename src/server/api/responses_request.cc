@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "server/answer/custom_tool.h"
+#include "server/api/openai_tools.h"
 #include "server/api/responses_echo.h"
 #include "server/chat/response_items.h"
 #include "server/json_fields.h"
@@ -35,11 +38,12 @@ void read_text_format(const Fields& fields, ResponsesRequest& request) {
 Json chat_tool(const Json& tool, const std::string& path) {
   const Fields fields(tool, path);
   const std::string type = fields.string("type", kMaxNameBytes).value_or("");
-  if (type != "function") {
-    fields.fail("type", fmt::format("only \"function\" is supported, it is \"{}\"; leave it out", shorten(type)));
+  if (type != "function" && type != "custom") {
+    fields.fail("type", fmt::format("\"function\" and \"custom\" are supported, it is \"{}\"; leave it out", shorten(type)));
   }
   const std::string name = fields.string("name", kMaxNameBytes).value_or("");
-  if (name.empty()) fields.fail("name", "is missing; send the function's name");
+  if (name.empty()) fields.fail("name", "is missing; send the tool's name");
+  if (type == "custom") return custom_as_function(name, fields);
   check_definition(fields);
   Json function = Json::object();
   function["name"] = name;
@@ -66,25 +70,29 @@ struct ReadTool {
   Json shaped;  // see chat_tool()
   std::string space;
   bool is_strict = false;
+  std::optional<CustomTool> custom = {};
 };
 
-ReadTool read_function(const Json& tool, const std::string& path, std::string space) {
-  return {chat_tool(tool, path), std::move(space), Fields(tool, path).boolean("strict", false)};
+ReadTool read_callable(const Json& tool, const std::string& path, std::string space) {
+  const Fields fields(tool, path);
+  ReadTool read{chat_tool(tool, path), std::move(space), fields.boolean("strict", false)};
+  if (fields.string("type", kMaxNameBytes) == "custom") read.custom = read_custom_tool(fields);
+  return read;
 }
 
-// To found; the functions of a namespace, each by itself.
+// To found; the tools of a namespace, each by itself.
 void read_tool(const Json& tool, const std::string& path, std::vector<ReadTool>& found) {
   constexpr std::size_t kMaxSpaceBytes = 256;  // it may be repeated in each function's name
   const Fields fields(tool, path);
   const std::string type = fields.string("type", kMaxNameBytes).value_or("");
   if (is_idle_search(fields, type) || is_search_on_offer(fields)) return;
-  if (type != "namespace") return found.push_back(read_function(tool, path, ""));
+  if (type != "namespace") return found.push_back(read_callable(tool, path, ""));
   const std::string space = fields.string("name", kMaxSpaceBytes).value_or("");
   const Json* tools = fields.array("tools");
-  if (tools == nullptr) fields.fail("tools", "is missing; send the namespace's functions");
+  if (tools == nullptr) fields.fail("tools", "is missing; send the namespace's tools");
   require_few_tools(found.size() + tools->size(), "tools");
   for (std::size_t i = 0; i < tools->size(); ++i)
-    found.push_back(read_function((*tools)[i], fmt::format("{}.tools[{}]", path, i), space));
+    found.push_back(read_callable((*tools)[i], fmt::format("{}.tools[{}]", path, i), space));
 }
 
 // The model is to know which of several it calls.
@@ -92,23 +100,27 @@ void name_tools(std::vector<ReadTool> found, ResponsesRequest& request) {
   std::map<std::string, int> counts;
   for (const ReadTool& tool : found) ++counts[tool.shaped["function"]["name"].get<std::string>()];
   Json shaped = Json::array();
+  CustomTools custom;
   for (ReadTool& tool : found) {
     Json& name = tool.shaped["function"]["name"];
     const ToolName own{tool.space, name.get<std::string>()};
     if (!own.space.empty() && counts[own.name] > 1) name = whole_name(own);
     const auto [known, is_new] = request.tool_names.emplace(name.get<std::string>(), own);
-    if (!is_new && known->second != own)
+    const bool is_of_both_kinds = tool.custom ? !is_new : custom.contains(known->first);
+    if ((!is_new && known->second != own) || is_of_both_kinds)
       fail_field("tools", fmt::format("two of them would be \"{}\" to the model; rename one", shorten(known->first)));
     if (tool.is_strict) request.options.tool_choice.strict_names.insert(known->first);
+    if (tool.custom) custom.emplace(known->first, *std::move(tool.custom));
     shaped.push_back(std::move(tool.shaped));
   }
   if (!shaped.empty()) request.tools = std::move(shaped);
+  request.options.tool_calls.custom = names_of(custom);
+  request.options.tool_choice.take_custom(std::move(custom));
 }
 
 void read_tools(const Fields& fields, ResponsesRequest& request) {
   request.options.tool_choice = read_tool_choice(fields);
-  const Json* asked = fields.find("tool_choice");
-  request.echo["tool_choice"] = echoed_choice(asked, request.options.tool_choice);
+  request.echo["tool_choice"] = nullptr;  // its place
   request.echo["tools"] = Json::array();
   if (const Json* tools = fields.array("tools")) {
     std::vector<ReadTool> found;
@@ -120,6 +132,7 @@ void read_tools(const Fields& fields, ResponsesRequest& request) {
     name_tools(std::move(found), request);
   }
   check_tool_choice(request.options.tool_choice, request.tools);
+  request.echo["tool_choice"] = echoed_choice(fields.find("tool_choice"), request.options.tool_choice);
 }
 
 void read_sessions(const Fields& fields, ResponsesRequest& request) {

@@ -83,7 +83,13 @@ TEST(ResponsesRequest, ErrorsNameTheField) {
       {R"("tools":[{"type":"namespace","name":")" + std::string(257, 'n') + R"(","tools":[]}])", "tools[0].name"},
       {R"("tools":[{"type":"namespace","name":"n","tools":[)" + many_functions + "]}]", "tools"},
       {R"("tools":[)" + many_functions + "]", "tools"},
-      {R"("tools":[{"type":"namespace","name":"n","tools":[{"type":"custom"}]}])", "tools[0].tools[0].type"},
+      {R"("tools":[{"type":"namespace","name":"n","tools":[{"type":"mcp"}]}])", "tools[0].tools[0].type"},
+      {R"("tools":[{"type":"namespace","name":"n","tools":[{"type":"custom"}]}])", "tools[0].tools[0].name"},
+      {R"("tools":[{"type":"custom","name":"c","format":{"type":"grammar","syntax":"ebnf"}}])", "tools[0].format.syntax"},
+      {R"("tools":[{"type":"custom","name":"c","format":{"type":"grammar","syntax":"lark","definition":""}}])",
+       "tools[0].format.definition"},
+      {R"("tools":[{"type":"custom","name":"c"},{"type":"function","name":"c"}])", "tools"},
+      {R"("tools":[{"type":"function","name":"c"},{"type":"custom","name":"c"}])", "tools"},
       {R"("tools":[{"type":"function","name":"f","description":[]}])", "tools[0].description"},
       {R"("tools":[{"type":"function","name":"f","parameters":"{}"}])", "tools[0].parameters"},
       {R"("input":[{"type":"function_call","call_id":"a","name":"","arguments":"{}"}])", "input[0].name"},
@@ -109,6 +115,33 @@ TEST(ResponsesRequest, AgentsToolsAreTheirFunctions) {
   EXPECT_EQ(request.tools[0]["function"]["name"], "f");
   EXPECT_EQ(request.tools[2]["function"]["name"], "h");
   EXPECT_EQ(request.echo["tools"].size(), 3U);
+}
+
+TEST(ResponsesRequest, CustomToolsAreFunctionsToTheModel) {
+  const RequestRules rules{.limits = kLimits, .vocab_size = 100, .max_model_len = 1000};
+  const std::string patch = R"({"type":"custom","name":"patch","description":"d","format":{"type":"grammar","syntax":"lark","definition":"start: \"a\""}})";
+  const Json body = parse_json(R"({"input":"x","tools":[)" + patch + R"(,{"type":"function","name":"f"},
+      {"type":"namespace","name":"n","tools":[{"type":"custom","name":"patch","format":{"type":"text"}}]}],
+      "tool_choice":{"type":"allowed_tools","mode":"auto","tools":[{"type":"custom","name":"patch"},{"type":"function","name":"f"}]}})", {});
+  const ResponsesRequest request = parse_responses_request(body, rules);
+  EXPECT_EQ(request.tools[0]["type"], "function");
+  EXPECT_EQ(request.tools[0]["function"]["description"], "d");
+  EXPECT_EQ(request.tools[2]["function"]["name"], "n.patch");
+  const ToolChoice& choice = request.options.tool_choice;
+  EXPECT_TRUE(choice.is_strict("patch") && !choice.is_strict("n.patch"));
+  EXPECT_EQ(choice.custom.at("patch").definition, "start: \"a\"");
+  EXPECT_EQ(*request.options.tool_calls.custom, (CustomNames{"n.patch", "patch"}));
+  EXPECT_EQ(request.echo["tools"][0], parse_json(patch, {}));
+  EXPECT_EQ(request.echo["tools"][2]["tools"][0]["format"]["type"], "text");
+  EXPECT_EQ(request.echo["tool_choice"]["tools"], parse_json(R"([{"type":"function","name":"f"},{"type":"custom","name":"patch"}])", {}));
+  const Json named = {{"type", "custom"}, {"name", "patch"}};
+  const auto parse_named = [&] {
+    Json copy = body;
+    copy["tool_choice"] = named;
+    return parse_responses_request(copy, rules);
+  };
+  EXPECT_EQ(parse_named().echo["tool_choice"], named);
+  EXPECT_TRUE(parse_named().options.tool_choice.is_one_call);
 }
 
 // Codex, run without a sandbox, offers a search of the network beside its functions.

@@ -116,6 +116,33 @@ TEST(ResponsesOfAgents, ACallGoesToTheNamespaceThatItWasMeantFor) {
   EXPECT_EQ(num_tokens("mail") - num_tokens("unknown"), 5);
 }
 
+TEST(ResponsesOfAgents, CallsOfCustomToolsHaveTheirOwnShape) {
+  const TestServer server({}, {.num_blocks = 400, .max_model_len = 3000, .max_batch_tokens = 128});
+  Json request = parse_json(R"({"input":"hello","temperature":0,"max_output_tokens":400,"tools":[
+      {"type":"namespace","name":"files","tools":[{"type":"custom","name":"patch","format":
+        {"type":"grammar","syntax":"lark","definition":"start: \"begin\" LF \"\\\"a\\\"\"\n%import common.LF"}}]}],
+      "tool_choice":{"type":"custom","name":"patch"}})", {});
+  const Json reply = server.post("/v1/responses", request.dump()).json();
+  const Json& output = reply.at("output");
+  ASSERT_EQ(output.size(), 1u) << output;
+  EXPECT_EQ(output[0].at("type"), "custom_tool_call");
+  EXPECT_TRUE(output[0].at("id").get<std::string>().starts_with("ctc_"));
+  EXPECT_EQ(output[0].at("name"), "patch");
+  EXPECT_EQ(output[0].at("namespace"), "files");
+  EXPECT_EQ(output[0].at("input"), "begin\n\"a\"");
+  EXPECT_EQ(output[0].at("status"), "completed");
+  request["stream"] = true;
+  const std::string events = server.post("/v1/responses", request.dump()).body;
+  for (const char* name : {"response.custom_tool_call_input.delta", "response.custom_tool_call_input.done"})
+    EXPECT_NE(events.find(name), std::string::npos) << name;
+  EXPECT_EQ(events.find("function_call"), std::string::npos);
+  // What is wrong with the grammar is told with its field.
+  request["tools"][0]["tools"][0]["format"]["definition"] = "start: a";
+  const auto refused = server.post("/v1/responses", request.dump());
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(refused.param(), "tools[0].tools[0].format.definition");
+}
+
 // What is stored may be large: copying it is not for the threads that serve streams.
 TEST(StoredItems, AreReadByOtherThreadsThanStreams) {
   const TestServer server;

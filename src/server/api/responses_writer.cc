@@ -15,6 +15,19 @@
 namespace larder {
 namespace {
 
+// What the API calls a call, and what is in it.
+struct CallWords {
+  const char* type;
+  const char* id_prefix;
+  const char* member;
+  const char* delta;
+  const char* done;
+};
+constexpr CallWords kFunctionCall = {"function_call", "fc_", "arguments", "response.function_call_arguments.delta",
+                                     "response.function_call_arguments.done"};
+constexpr CallWords kCustomCall = {"custom_tool_call", "ctc_", "input", "response.custom_tool_call_input.delta",
+                                   "response.custom_tool_call_input.done"};
+
 class ResponsesWriter final : public ReplyWriter {
  public:
   ResponsesWriter(std::string model_name, const Tokenizer& tokenizer, ResponseDraft draft)
@@ -390,21 +403,22 @@ class ResponsesWriter final : public ReplyWriter {
 
   void add_call(const ToolCall& call, std::string& out) {
     ++num_calls_;
-    Json item = {{"id", make_id("fc_")}, {"type", "function_call"}, {"status", "completed"}};
+    const CallWords& words = is_custom(options_.tool_calls, call) ? kCustomCall : kFunctionCall;
+    Json item = {{"id", make_id(words.id_prefix)}, {"type", words.type}, {"status", "completed"}};
     item["call_id"] = make_id("call_");
     const auto known = draft_.tool_names.find(call.name);
     item["name"] = known != draft_.tool_names.end() ? known->second.name : call.name;
     if (known != draft_.tool_names.end() && !known->second.space.empty()) item["namespace"] = known->second.space;
-    item["arguments"] = "";
+    item[words.member] = "";
     open_item(item, out);
-    item["arguments"] = dump_json(call.arguments);
+    item[words.member] = &words == &kCustomCall ? custom_input(call.arguments) : dump_json(call.arguments);
     Json event = place(item["id"]);
-    event["delta"] = item["arguments"];
-    send(out, "response.function_call_arguments.delta", std::move(event));
+    event["delta"] = item[words.member];
+    send(out, words.delta, std::move(event));
     event = place(item["id"]);
-    event["name"] = item["name"];
-    event["arguments"] = item["arguments"];
-    send(out, "response.function_call_arguments.done", std::move(event));
+    if (&words == &kFunctionCall) event["name"] = item["name"];
+    event[words.member] = item[words.member];
+    send(out, words.done, std::move(event));
     close_item(std::move(item), out);
   }
 

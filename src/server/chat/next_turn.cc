@@ -74,11 +74,13 @@ std::unique_ptr<NextTurn> keep_for_next_turn(ChatRequest chat, const AskedTurn& 
     chat.known_turns = std::vector<KnownTurn>();
     if (!fits()) return nullptr;
   }
+  ToolCallRules rules = options.tool_calls;
+  rules.custom = nullptr;  // it is sent back as clients are shown it, and is a function's call again then
   return std::make_unique<NextTurn>(NextTurn{
       .chat = std::move(chat),
       .salt = asked.salt,
       .priority = options.priority,
-      .rules = options.tool_calls,
+      .rules = std::move(rules),
       .tokens = {asked.prompt.begin(), asked.prompt.end()},
       .share = std::move(share)});
 }

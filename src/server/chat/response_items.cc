@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "server/answer/custom_tool.h"
 #include "server/chat/client_request.h"
 #include "server/chat/text_file.h"
 #include "server/json_fields.h"
@@ -95,9 +96,9 @@ Json read_message(const Fields& fields) {
   return item;
 }
 
-Json read_function_call(const Fields& fields) {
-  Json item = begin_item(fields, "function_call", "fc_");
-  for (const char* name : {"call_id", "name", "arguments"}) {
+// given: what the tool was called with, "arguments" or "input".
+Json read_call(Json item, const Fields& fields, const char* given) {
+  for (const char* name : {"call_id", "name", given}) {
     item[name] = require_string(fields, name);
   }
   if (fields.has("namespace")) item["namespace"] = require_string(fields, "namespace");
@@ -106,8 +107,7 @@ Json read_function_call(const Fields& fields) {
   return item;
 }
 
-Json read_function_call_output(const Fields& fields) {
-  Json item = begin_item(fields, "function_call_output", "fco_");
+Json read_call_output(Json item, const Fields& fields) {
   item["call_id"] = require_string(fields, "call_id");
   const Json* output = fields.find("output");
   if (output == nullptr) fields.fail("output", "is missing; send a string or a list of parts");
@@ -219,8 +219,10 @@ class ChatBuilder {
     } else if (type == "message") {
       add_message(*item, index);
     } else if (type == "function_call") {
-      add_call(json, index);
-    } else if (type == "function_call_output") {
+      add_call(json, json["arguments"], index);
+    } else if (type == "custom_tool_call") {
+      add_call(json, custom_arguments(json["input"]), index);
+    } else if (type == "function_call_output" || type == "custom_tool_call_output") {
       Json& message = begin("tool", index);
       message["tool_call_id"] = json["call_id"];
       message["content"] = chat_content(json["output"]);
@@ -375,12 +377,13 @@ class ChatBuilder {
   }
 
   // Calls belong to the answer that they end.
-  void add_call(const Json& json, std::size_t index) {
+  void add_call(const Json& json, Json arguments, std::size_t index) {
     const bool is_new = chat_.messages.empty() || chat_.messages.back()["role"] != "assistant";
     Json& message = is_new ? begin("assistant", index) : grow_last();
     if (!message.contains("content")) message["content"] = "";
     take_thought(message);
-    Json function = {{"name", name_for_model(json)}, {"arguments", json["arguments"]}};
+    Json function = {{"name", name_for_model(json)}};
+    function["arguments"] = std::move(arguments);
     message["tool_calls"].push_back(
         {{"id", json["call_id"]}, {"type", "function"}, {"function", std::move(function)}});
   }
@@ -419,15 +422,19 @@ Json normalize_item(const Json& value, const std::string& path) {
   const char* otherwise = fields.has("role") ? "message" : "item_reference";
   const std::string type = fields.string("type", kMaxIdBytes).value_or(otherwise);
   if (type == "message") return read_message(fields);
-  if (type == "function_call") return read_function_call(fields);
-  if (type == "function_call_output") return read_function_call_output(fields);
+  if (type == "function_call") return read_call(begin_item(fields, "function_call", "fc_"), fields, "arguments");
+  if (type == "custom_tool_call") return read_call(begin_item(fields, "custom_tool_call", "ctc_"), fields, "input");
+  if (type == "function_call_output") return read_call_output(begin_item(fields, "function_call_output", "fco_"), fields);
+  if (type == "custom_tool_call_output")
+    return read_call_output(begin_item(fields, "custom_tool_call_output", "ctco_"), fields);
   if (type == "reasoning") return read_reasoning(value, fields);
   if (type == "compaction") return read_compaction(fields);
   if (type == "item_reference") {
     return {{"id", require_string(fields, "id")}, {"type", "item_reference"}};
   }
   fields.fail("type", fmt::format("\"{}\" is not supported; there are message, function_call, "
-                                  "function_call_output, reasoning, compaction, item_reference",
+                                  "function_call_output, custom_tool_call, custom_tool_call_output, reasoning, "
+                                  "compaction, item_reference",
                                   shorten(type)));
 }
 
@@ -481,7 +488,7 @@ Json make_output_message(const std::string& id, const std::string& text, bool is
 }
 
 std::string text_of(const Json& item) {
-  const char* names[] = {"content", "output", "arguments"};
+  const char* names[] = {"content", "output", "arguments", "input"};
   for (const char* name : names) {
     const auto found = item.find(name);
     if (found == item.end()) continue;

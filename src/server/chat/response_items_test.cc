@@ -82,6 +82,9 @@ TEST(ResponseItems, ErrorsNameTheField) {
   EXPECT_EQ(param_of(R"([{"type": "function_call", "call_id": "a", "name": "b"}])"),
             "input[0].arguments");
   EXPECT_EQ(param_of(R"([{"type": "function_call_output", "call_id": "a"}])"), "input[0].output");
+  EXPECT_EQ(param_of(R"([{"type": "custom_tool_call", "call_id": "a", "name": "b"}])"), "input[0].input");
+  EXPECT_EQ(param_of(R"([{"type": "custom_tool_call", "call_id": "a", "name": "", "input": "x"}])"), "input[0].name");
+  EXPECT_EQ(param_of(R"([{"type": "custom_tool_call_output", "call_id": "a"}])"), "input[0].output");
 }
 
 TEST(ResponseItems, SpellAChat) {
@@ -104,6 +107,22 @@ TEST(ResponseItems, SpellAChat) {
       {"role": "tool", "tool_call_id": "2", "content": "two"}])"));
   EXPECT_EQ(chat.item_of, (std::vector<std::size_t>{0, 0, 2, 5, 6}));
   EXPECT_EQ(chat.sent_as, (std::vector<int>{-1, 0, 2, 5, 6}));
+}
+
+TEST(ResponseItems, CallsOfCustomToolsAreCallsOfTheirFunctions) {
+  const std::vector<ItemPtr> items = items_of(R"([
+      {"role": "user", "content": "a"},
+      {"type": "custom_tool_call", "call_id": "1", "name": "sh", "input": "ls \"a\""},
+      {"type": "custom_tool_call", "call_id": "2", "name": "sh", "namespace": "n", "input": ""},
+      {"type": "custom_tool_call_output", "call_id": "1", "output": "one"}])");
+  EXPECT_TRUE(items[1]->id().starts_with("ctc_") && items[3]->id().starts_with("ctco_"));
+  EXPECT_EQ(text_of(items[1]->json), "ls \"a\"");
+  EXPECT_EQ(to_chat("", items, {{"n.sh", {"n", "sh"}}}).messages, Json::parse(R"([
+      {"role": "user", "content": "a"},
+      {"role": "assistant", "content": "", "tool_calls": [
+        {"id": "1", "type": "function", "function": {"name": "sh", "arguments": {"input": "ls \"a\""}}},
+        {"id": "2", "type": "function", "function": {"name": "n.sh", "arguments": {"input": ""}}}]},
+      {"role": "tool", "tool_call_id": "1", "content": "one"}])"));
 }
 
 // Models think again between what they tell and what they call, and behind calls.
