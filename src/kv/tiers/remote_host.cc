@@ -99,6 +99,11 @@ RemoteHost::Found RemoteHost::find(std::int64_t deadline_ns, const std::atomic<b
   return found;
 }
 
+bool RemoteHost::has_lookup() {
+  const std::lock_guard lock(mutex_);
+  return lookup_ != nullptr;
+}
+
 void RemoteHost::forget() {
   const std::lock_guard lock(mutex_);
   known_.clear();

@@ -33,6 +33,8 @@ class RemoteHost {
   Found find(std::int64_t deadline_ns, const std::atomic<bool>& stop);
   // What is known does not answer: the name may mean something else by now.
   void forget();
+  // A lookup is under way, or has ended and nobody has asked since: whoever throws this away asks for it anew.
+  bool has_lookup();
 
  private:
   struct Lookup;

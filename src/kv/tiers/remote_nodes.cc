@@ -76,7 +76,7 @@ RemoteOutcome RemoteNodes::fail(std::uint16_t node, RemoteOutcome outcome) {
   const std::string& reason = nodes_[node]->connection.error();
   error_ = node == 0 ? reason : fmt::format("{}: {}", nodes_[node]->url.display(), reason);
   std::ranges::replace(slots_, node, kUnknown);
-  nodes_[node]->has_failed = true;
+  nodes_[node]->has_failed = !nodes_[node]->host.has_lookup();  // what a slow resolver says late is for the next attempt
   if (node != entry_) return outcome;
   const auto when = [](const std::unique_ptr<Node>& one) { return one->has_failed ? -1 : one->answered_ns; };
   entry_ = node == 0 ? static_cast<std::uint16_t>(std::ranges::max_element(nodes_, {}, when) - nodes_.begin()) : 0;
