@@ -185,13 +185,12 @@ RemoteOutcome RemoteNodes::open_connection(Node& node, Patience& patience) {
   return outcome;
 }
 
-RemoteOutcome RemoteNodes::send(std::uint16_t to, const RemoteExchange& exchange, Patience& patience) {
+RemoteOutcome RemoteNodes::send(std::uint16_t to, RemoteExchange exchange, Patience& patience) {
   Node& node = *nodes_[to];
   bool any_reply = false;
-  RemoteExchange watched = exchange;
-  watched.on_reply = [&](int index, const RemoteReply& reply) {
+  exchange.on_reply = [&any_reply, on_reply = std::move(exchange.on_reply)](int index, const RemoteReply& reply) {
     any_reply = true;
-    exchange.on_reply(index, reply);
+    on_reply(index, reply);
   };
   RemoteOutcome outcome = RemoteOutcome::kFailed;
   for (int attempt = 0; attempt < 2; ++attempt) {
@@ -199,7 +198,7 @@ RemoteOutcome RemoteNodes::send(std::uint16_t to, const RemoteExchange& exchange
     const bool was_open = node.connection.is_open();
     outcome = was_open ? RemoteOutcome::kOk : open_connection(node, patience);
     const std::int64_t start_ns = steady_now_ns();
-    if (outcome == RemoteOutcome::kOk) outcome = node.connection.exchange(watched, patience.deadline_ns);
+    if (outcome == RemoteOutcome::kOk) outcome = node.connection.exchange(exchange, patience.deadline_ns);
     exchange_ns_ += steady_now_ns() - start_ns;
     if (outcome != RemoteOutcome::kFailed || !was_open || any_reply) break;
   }

@@ -87,7 +87,7 @@ class RemoteNodes {
   std::optional<std::uint16_t> node_at(std::string_view address, const Node& teller);
   RemoteExchange exchange_of(std::span<const Errand> errands, const RemoteRequest& request, std::int64_t max_reply_bytes,
                              const std::function<void(const Errand&, const RemoteReply&)>& answer) const;
-  RemoteOutcome send(std::uint16_t node, const RemoteExchange& exchange, Patience& patience);
+  RemoteOutcome send(std::uint16_t node, RemoteExchange exchange, Patience& patience);
   RemoteOutcome open_connection(Node& node, Patience& patience);
   RemoteOutcome fail(std::uint16_t node, RemoteOutcome outcome);
   // Between exchanges, whose errands hold nodes' numbers.

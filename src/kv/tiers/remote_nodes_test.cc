@@ -70,23 +70,9 @@ class RedisCluster {
   std::vector<std::unique_ptr<RedisServer>> nodes_;
 };
 
-class RemoteNodesTest : public testing::Test {
+class RemoteNodesTest : public RedisTest {
  protected:
-  void SetUp() override {
-    if (!RedisServer::is_installed()) GTEST_SKIP() << "redis-server is not installed";
-    spdlog::set_level(spdlog::level::off);
-  }
-  void TearDown() override { spdlog::set_level(spdlog::level::info); }
-
-  static RemoteTierConfig config(const std::string& url) {
-    RemoteTierConfig config;
-    config.url = url;
-    config.batch_size_bytes = 10 * kBlockBytes;
-    config.staging_size_bytes = 100 * kBlockBytes;
-    config.first_retry_ms = config.max_retry_ms = 5;
-    config.connect_timeout_ms = config.batch_timeout_ms = 20'000;
-    return config;
-  }
+  static RemoteTierConfig config(const std::string& url) { return RedisTest::config(url, kBlockBytes); }
   static std::uint64_t num_faults(const TierStats& stats) {
     return stats.num_io_errors + stats.num_timeouts + stats.num_corrupt;
   }

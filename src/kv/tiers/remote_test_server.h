@@ -3,9 +3,11 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <spdlog/spdlog.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -27,6 +29,7 @@
 #include "base/clock.h"
 #include "kv/tiers/remote_connection.h"
 #include "kv/tiers/remote_request.h"
+#include "kv/tiers/remote_tier.h"
 #include "kv/tiers/tier_test_support.h"
 
 namespace larder {
@@ -114,6 +117,27 @@ class RedisServer {
   std::string password_;
   int port_ = 0;
   pid_t process_ = 0;
+};
+
+// Tests against it, without its log.
+class RedisTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!RedisServer::is_installed()) GTEST_SKIP() << "redis-server is not installed";
+    spdlog::set_level(spdlog::level::off);
+  }
+  void TearDown() override { spdlog::set_level(spdlog::level::info); }
+
+  static RemoteTierConfig config(const std::string& url, std::int64_t block_bytes) {
+    RemoteTierConfig config;
+    config.url = url;
+    config.batch_size_bytes = 10 * block_bytes;
+    config.staging_size_bytes = 100 * block_bytes;
+    config.first_retry_ms = config.max_retry_ms = 5;
+    // So that a machine under load is not taken for a fault.
+    config.connect_timeout_ms = config.batch_timeout_ms = 20'000;
+    return config;
+  }
 };
 
 // Accepts connections and answers each command by what `answer` says.

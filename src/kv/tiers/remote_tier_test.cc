@@ -20,24 +20,9 @@ namespace {
 
 constexpr std::int64_t kBlockBytes = 50'000;
 
-class RemoteTierTest : public testing::Test {
+class RemoteTierTest : public RedisTest {
  protected:
-  void SetUp() override {
-    if (!RedisServer::is_installed()) GTEST_SKIP() << "redis-server is not installed";
-    spdlog::set_level(spdlog::level::off);
-  }
-  void TearDown() override { spdlog::set_level(spdlog::level::info); }
-
-  static RemoteTierConfig config(const RedisServer& server) {
-    RemoteTierConfig config;
-    config.url = server.url();
-    config.batch_size_bytes = 10 * kBlockBytes;
-    config.staging_size_bytes = 100 * kBlockBytes;
-    config.first_retry_ms = config.max_retry_ms = 5;
-    // So that a machine under load is not taken for a fault.
-    config.connect_timeout_ms = config.batch_timeout_ms = 20'000;
-    return config;
-  }
+  static RemoteTierConfig config(const RedisServer& server) { return RedisTest::config(server.url(), kBlockBytes); }
 };
 
 TEST_F(RemoteTierTest, GivesBackWhatWasPut) {

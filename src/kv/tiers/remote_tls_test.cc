@@ -63,24 +63,14 @@ int free_port() {
   return port;
 }
 
-class RemoteTlsTest : public testing::Test {
+class RemoteTlsTest : public RedisTest {
  protected:
   static void SetUpTestSuite() { certificates = std::make_unique<Certificates>(); }
   static void TearDownTestSuite() { certificates = nullptr; }
-  void SetUp() override {
-    if (!RedisServer::is_installed()) GTEST_SKIP() << "redis-server is not installed";
-    spdlog::set_level(spdlog::level::off);
-  }
-  void TearDown() override { spdlog::set_level(spdlog::level::info); }
 
   RemoteTierConfig config() const {
-    RemoteTierConfig config;
-    config.url = fmt::format("rediss://127.0.0.1:{}", port_);
+    RemoteTierConfig config = RedisTest::config(fmt::format("rediss://127.0.0.1:{}", port_), kBlockBytes);
     config.tls.ca = certificates->file("ca.pem");
-    config.batch_size_bytes = 10 * kBlockBytes;
-    config.staging_size_bytes = 100 * kBlockBytes;
-    config.first_retry_ms = config.max_retry_ms = 5;
-    config.connect_timeout_ms = config.batch_timeout_ms = 20'000;
     return config;
   }
   // "": it was let in and answered, else why not.
