@@ -1,7 +1,6 @@
 #include "grammar/gbnf.h"
 
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -9,6 +8,7 @@
 #include "base/printable.h"
 #include "grammar/gbnf_lexer.h"
 #include "grammar/grammar_builder.h"
+#include "grammar/named_rules.h"
 #include "grammar/utf8_ranges.h"
 
 namespace larder {
@@ -18,25 +18,17 @@ using Kind = GbnfToken::Kind;
 
 constexpr int kMaxGroups = 200;  // within each other: the parser calls itself for each
 
-struct Rule {
-  std::string name;
-  GrammarRule part;
-  std::size_t first_line = 0;  // where it is spoken of
-  std::size_t line = 0;        // of its definition; 0 = there is none
-};
-
 class GbnfParser {
  public:
-  GbnfParser(GrammarBuilder& builder, std::string_view text) : builder_(builder), lexer_(text), token_(lexer_.next()) {}
+  GbnfParser(GrammarBuilder& builder, std::string_view text) : builder_(builder), lexer_(text), token_(lexer_.next()), rules_(builder) {}
 
   Fragment parse() {
     while (token_.kind != Kind::kEnd) parse_rule();
-    for (const Rule& rule : rules_) {
-      if (rule.line == 0) throw_invalid("line {}: there is no rule '{}'", rule.first_line, printable(rule.name));
-    }
-    const auto root = indices_.find("root");
-    if (root == indices_.end()) throw_invalid("there is no rule 'root' for the text to begin with");
-    return builder_.call(rules_[root->second].part);
+    if (const NamedRule* missing = rules_.first_undefined())
+      throw_invalid("line {}: there is no rule '{}'", missing->first_line, printable(missing->name));
+    const NamedRule* root = rules_.find("root");
+    if (root == nullptr) throw_invalid("there is no rule 'root' for the text to begin with");
+    return builder_.call(root->part);
   }
 
  private:
@@ -45,16 +37,14 @@ class GbnfParser {
     if (!token_.is_first_of_line) {
       throw_invalid("line {}: the rule '{}' begins within the line of another", token_.line, printable(token_.text));
     }
-    const std::size_t index = index_of(token_.text, token_.line);
-    if (rules_[index].line != 0) {
+    NamedRule& rule = rules_.at(token_.text, token_.line);
+    if (rule.line != 0) {
       throw_invalid("line {}: the rule '{}' is defined a second time; the first is in line {}", token_.line,
-                    printable(token_.text), rules_[index].line);
+                    printable(token_.text), rule.line);
     }
-    rules_[index].line = token_.line;
+    rule.line = token_.line;
     advance();
-    const Fragment part = parse_alternatives();
-    const Rule& rule = rules_[index];
-    builder_.define(rule.part, part, fmt::format("line {}: the rule '{}'", rule.line, printable(rule.name)));
+    rules_.define(rule, parse_alternatives());
   }
 
   [[noreturn]] void fail_between_rules() {
@@ -111,8 +101,7 @@ class GbnfParser {
     const GbnfToken token = std::exchange(token_, lexer_.next());
     if (token.kind == Kind::kLiteral) return builder_.text(token.text);
     if (token.kind == Kind::kClass) return one_of(token.ranges);
-    const std::size_t index = index_of(token.text, token.line);
-    return builder_.call(rules_[index].part);
+    return builder_.call(rules_.at(token.text, token.line).part);
   }
 
   Fragment parse_group() {
@@ -136,19 +125,12 @@ class GbnfParser {
     return part;
   }
 
-  std::size_t index_of(const std::string& name, std::size_t line) {
-    const auto [place, is_new] = indices_.try_emplace(name, rules_.size());
-    if (is_new) rules_.push_back({name, builder_.declare(), line, 0});
-    return place->second;
-  }
-
   void advance() { token_ = lexer_.next(); }
 
   GrammarBuilder& builder_;
   GbnfLexer lexer_;
-  GbnfToken token_;          // the next one
-  std::vector<Rule> rules_;  // by when they are first spoken of
-  std::unordered_map<std::string, std::size_t> indices_;
+  GbnfToken token_;  // the next one
+  NamedRules rules_;
   int num_groups_ = 0;  // open
 };
 

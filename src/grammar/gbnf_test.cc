@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "grammar/grammar_state.h"
+#include "grammar/grammar_test_support.h"
 #include "tokenizer/utf8.h"
 
 namespace larder {
@@ -23,36 +24,16 @@ Grammar parse_gbnf(std::string_view text) {
   return builder.finish(whole);
 }
 
-bool matches(const Grammar& grammar, std::string_view text) {
-  GrammarState state(grammar);
-  for (const char byte : text) {
-    if (!state.push(static_cast<std::uint8_t>(byte))) return false;
-  }
-  return state.is_whole();
-}
-
 void expect_texts(std::string_view rules, const std::vector<std::string_view>& of_it,
                   const std::vector<std::string_view>& not_of_it) {
-  const Grammar grammar = parse_gbnf(rules);
-  for (const std::string_view text : of_it) EXPECT_TRUE(matches(grammar, text)) << rules << "\n" << text;
-  for (const std::string_view text : not_of_it) EXPECT_FALSE(matches(grammar, text)) << rules << "\n" << text;
+  expect_texts_of(parse_gbnf(rules), rules, of_it, not_of_it);
 }
 
 std::string message_of(std::string_view rules, ErrorKind kind = ErrorKind::kInvalidArgument) {
-  try {
-    parse_gbnf(rules);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), kind) << error.message();
-    return error.message();
-  }
-  return "no error";
+  return message_of(parse_gbnf, rules, kind);
 }
 
-void expect_error(std::string_view rules, std::string_view part) {
-  const std::string message = message_of(rules);
-  EXPECT_NE(message.find(part), std::string::npos) << rules << "\n" << message;
-  EXPECT_EQ(message.find('\n'), std::string::npos);
-}
+void expect_error(std::string_view rules, std::string_view part) { expect_error_of(parse_gbnf, rules, part); }
 
 TEST(Gbnf, Elements) {
   expect_texts(R"(root ::= "ab")", {"ab"}, {"", "a", "abc", "b"});

@@ -9,7 +9,6 @@
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -20,6 +19,7 @@
 #include "grammar/json_schema.h"
 #include "grammar/lark_common.h"
 #include "grammar/lark_lexer.h"
+#include "grammar/named_rules.h"
 #include "grammar/regex.h"
 #include "tokenizer/utf8.h"
 
@@ -29,14 +29,6 @@ namespace {
 using Kind = LarkToken::Kind;
 
 constexpr int kMaxGroups = 200;  // within each other: the parser calls itself for each
-
-// A rule or a terminal.
-struct Definition {
-  std::string name;
-  GrammarRule part;
-  std::size_t first_line = 0;  // where it is spoken of
-  std::size_t line = 0;        // of its definition; 0 = there is none
-};
 
 // By their first letter.
 bool is_terminal(std::string_view name) {
@@ -54,7 +46,7 @@ bool has_flag(const LarkToken& token, char flag) { return token.flags.find(flag)
 class LarkParser {
  public:
   LarkParser(GrammarBuilder& builder, std::string_view text, TextForm form)
-      : builder_(builder), form_(form), tokens_(lark_tokens(text)) {}
+      : builder_(builder), form_(form), tokens_(lark_tokens(text)), rules_(builder) {}
 
   Fragment parse();
 
@@ -91,15 +83,14 @@ class LarkParser {
   // What %ignore permits comes behind each terminal: before the next one, that is, and at the end.
   Fragment with_ignored(Fragment terminal);
 
-  void define(const std::string& name, Fragment part, std::size_t line);
-  std::size_t index_of(const std::string& name, std::size_t line);
+  // To be defined in that line, and in no other.
+  const NamedRule& begin_rule(const std::string& name, std::size_t line);
 
   GrammarBuilder& builder_;
   const TextForm form_;
   const std::vector<LarkToken> tokens_;
   std::size_t at_ = 0;
-  std::vector<Definition> definitions_;  // by when they are first spoken of
-  std::unordered_map<std::string, std::size_t> indices_;
+  NamedRules rules_;  // and terminals
   std::optional<GrammarRule> ignored_;  // any number of what is ignored; nullopt = nothing is
   std::vector<Fragment> ignored_parts_;
   bool is_in_terminal_ = false;  // what is read
@@ -110,17 +101,16 @@ Fragment LarkParser::parse() {
   const auto is_ignore = [](const LarkToken& each) { return each.kind == Kind::kDirective && each.text == "%ignore"; };
   if (std::ranges::any_of(tokens_, is_ignore)) ignored_ = builder_.declare();
   while (token().kind != Kind::kEnd) parse_statement();
-  for (const Definition& each : definitions_) {
-    if (each.line != 0) continue;
-    throw_invalid("line {}: there is no {} '{}'", each.first_line, is_terminal(each.name) ? "terminal" : "rule",
-                  printable(each.name));
+  if (const NamedRule* missing = rules_.first_undefined()) {
+    throw_invalid("line {}: there is no {} '{}'", missing->first_line, is_terminal(missing->name) ? "terminal" : "rule",
+                  printable(missing->name));
   }
-  const auto start = indices_.find("start");
-  if (start == indices_.end()) {
+  const NamedRule* start = rules_.find("start");
+  if (start == nullptr) {
     throw_invalid("there is no rule 'start' for the text to begin with; if this is no grammar in Lark's notation, write the "
                   "first rule as root ::= ...");
   }
-  const Fragment whole = builder_.call(definitions_[start->second].part);
+  const Fragment whole = builder_.call(start->part);
   if (!ignored_) return whole;
   builder_.define(*ignored_, builder_.any_number(builder_.choice(ignored_parts_)), "what is ignored");
   return builder_.sequence({builder_.call(*ignored_), whole});
@@ -202,12 +192,8 @@ void LarkParser::parse_definition() {
   if (take(".")) ++at_;  // a priority
   expect(":", "behind a rule's name");
   is_in_terminal_ = is_terminal(name);
-  // Told before what is wrong within it.
-  if (const auto known = indices_.find(name); known != indices_.end() && definitions_[known->second].line != 0) {
-    throw_invalid("line {}: '{}' is defined a second time; the first is in line {}", line, printable(name),
-                  definitions_[known->second].line);
-  }
-  define(name, parse_alternatives(), line);
+  const NamedRule& rule = begin_rule(name, line);
+  rules_.define(rule, parse_alternatives());
 }
 
 // llguidance's: those that name what is matched change nothing.
@@ -249,7 +235,7 @@ void LarkParser::parse_import() {
 void LarkParser::import(const std::string& name, const std::string& alias, std::size_t line) {
   const std::string_view expression = lark_common_terminal(name);
   if (expression.empty()) throw_invalid("line {}: common has no terminal '{}'", line, printable(name));
-  define(alias, add_python_regex(builder_, expression, form_), line);
+  rules_.define(begin_rule(alias, line), add_python_regex(builder_, expression, form_));
 }
 
 void LarkParser::parse_ignore() {
@@ -357,7 +343,7 @@ Fragment LarkParser::parse_named() {
   if (is_in_terminal_ && !is_of_terminal)
     throw_invalid("line {}: a terminal has no rules in it, and '{}' is one; names of terminals have large letters", name.line,
                   printable(name.text));
-  const Fragment part = builder_.call(definitions_[index_of(name.text, name.line)].part);
+  const Fragment part = builder_.call(rules_.at(name.text, name.line).part);
   return is_of_terminal ? with_ignored(part) : part;
 }
 
@@ -428,18 +414,12 @@ Fragment LarkParser::with_ignored(Fragment terminal) {
   return builder_.sequence({terminal, builder_.call(*ignored_)});
 }
 
-void LarkParser::define(const std::string& name, Fragment part, std::size_t line) {
-  Definition& own = definitions_[index_of(name, line)];
-  if (own.line != 0)
-    throw_invalid("line {}: '{}' is defined a second time; the first is in line {}", line, printable(name), own.line);
-  own.line = line;
-  builder_.define(own.part, part, fmt::format("line {}: the rule '{}'", line, printable(name)));
-}
-
-std::size_t LarkParser::index_of(const std::string& name, std::size_t line) {
-  const auto [place, is_new] = indices_.try_emplace(name, definitions_.size());
-  if (is_new) definitions_.push_back({name, builder_.declare(), line, 0});
-  return place->second;
+const NamedRule& LarkParser::begin_rule(const std::string& name, std::size_t line) {
+  NamedRule& rule = rules_.at(name, line);
+  if (rule.line != 0)
+    throw_invalid("line {}: '{}' is defined a second time; the first is in line {}", line, printable(name), rule.line);
+  rule.line = line;
+  return rule;
 }
 
 }  // namespace
