@@ -9,19 +9,11 @@
 #include <string>
 
 #include "base/error.h"
+#include "server/api/openai_test_support.h"
 #include "tokenizer/jinja/chat_template.h"
 
 namespace larder {
 namespace {
-
-const ServerLimits kLimits;
-const RequestRules kRules{.limits = kLimits, .vocab_size = 100, .max_model_len = 512};
-
-ChatRequest chat(const std::string& fields) {
-  const std::string body = R"({"messages":[{"role":"user","content":"hi"}])" +
-                           (fields.empty() ? "" : "," + fields) + "}";
-  return parse_chat_request(parse_json(body, {}), kRules);
-}
 
 CompletionRequest completion(const std::string& fields) {
   return parse_completion_request(parse_json("{" + fields + "}", {}), kRules);
@@ -32,19 +24,6 @@ std::string empty_arrays(int num) {
   std::string text = "[";
   for (int i = 0; i < num; ++i) text += "[],";
   return text + "1]";
-}
-
-// The param of the error, "" if there is none.
-template <class Parse>
-std::string param_of(Parse parse) {
-  try {
-    parse();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-    EXPECT_EQ(std::string(error.what()).rfind(error.param(), 0), 0u) << error.what();
-    return error.param();
-  }
-  return "";
 }
 
 TEST(OpenAiRequest, ChatDefaults) {

@@ -7,30 +7,10 @@
 
 #include "base/error.h"
 #include "server/api/openai_request.h"
+#include "server/api/openai_test_support.h"
 
 namespace larder {
 namespace {
-
-const ServerLimits kLimits;
-const RequestRules kRules{.limits = kLimits, .vocab_size = 100, .max_model_len = 512};
-
-ChatRequest chat(const std::string& fields) {
-  const std::string body = R"({"messages":[{"role":"user","content":"hi"}])" + (fields.empty() ? "" : "," + fields) + "}";
-  return parse_chat_request(parse_json(body, {}), kRules);
-}
-
-// The param of the error, "" if there is none.
-template <class Parse>
-std::string param_of(Parse parse) {
-  try {
-    parse();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-    EXPECT_EQ(std::string(error.what()).rfind(error.param(), 0), 0u) << error.what();
-    return error.param();
-  }
-  return "";
-}
 
 TEST(OpenAiTools, ErrorsNameTheField) {
   const std::pair<std::string, const char*> cases[] = {
